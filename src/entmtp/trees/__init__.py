@@ -1,0 +1,19 @@
+"""Draft trees: geometry, device buffers, names, files, pictures. Knows no model."""
+
+from entmtp.trees.buffers import Level, TreeBuffers, tree_buffers
+from entmtp.trees.named import chain, full, medusa_63, read_tree, tree_by_name
+from entmtp.trees.tree import ROOT, Path, Tree
+
+__all__ = [
+    "ROOT",
+    "Level",
+    "Path",
+    "Tree",
+    "TreeBuffers",
+    "chain",
+    "full",
+    "medusa_63",
+    "read_tree",
+    "tree_buffers",
+    "tree_by_name",
+]
