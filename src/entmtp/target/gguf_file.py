@@ -1,0 +1,93 @@
+"""A GGUF file to an ordinary `transformers` model and tokenizer.
+
+Knows: what `transformers` loses on the way from a GGUF tokenizer. Does not know: caches, engines.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.utils import logging as transformers_logging
+
+from entmtp.errors import ModelRefused
+
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    ImportError,
+    MemoryError,
+    struct.error,
+    SafetensorError,
+)
+"""What `transformers` and its readers raise for checkpoints that they cannot read."""
+
+_SPLITS_DIGITS = frozenset({"smollm"})
+"""Values of `tokenizer.ggml.pre` whose text is cut at every digit before byte-level splitting."""
+
+
+def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Model and tokenizer of a GGUF file, dequantised to `dtype`.
+
+    Raises:
+        ModelRefused: the file is broken, or of an architecture that `transformers` does not know.
+    """
+    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    try:
+        with quiet():
+            tokenizer: Any = AutoTokenizer.from_pretrained(**where)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                **where, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
+            )
+    except LOAD_ERRORS as error:
+        raise ModelRefused(f"cannot read {path} as a GGUF model: {first_line(error)}") from error
+    if _pre_tokenizer_name(path) in _SPLITS_DIGITS:
+        split_digits(tokenizer)
+    return model, tokenizer
+
+
+def split_digits(tokenizer: Any) -> None:
+    """Put `Digits(individual_digits=True)` in front of the steps that cut text into words.
+
+    Without it 56 of 4,340 texts get other ids than llama.cpp gives them, with it none.
+    """
+    backend = tokenizer.backend_tokenizer
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no warnings of `transformers` inside the block."""
+    verbosity = transformers_logging.get_verbosity()
+    had_bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _pre_tokenizer_name(path: Path) -> str | None:
+    from gguf import GGUFReader
+
+    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
+    return None if field is None else str(field.contents())

@@ -1,0 +1,179 @@
+"""From what a user calls a model to a `TargetModel` that passed its self-check.
+
+Knows: the four spellings (embedded name, folder, GGUF file, hub id) and what is wrong with a path
+that is none of them. Does not know: heads, apart from the look of their folders.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from entmtp.target.selfcheck import self_check as run_self_check
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from entmtp.data.cache import Progress
+from entmtp.errors import BadInput, ModelRefused
+from entmtp.target.embedded import EMBEDDED, fetch_embedded
+from entmtp.target.gguf_file import LOAD_ERRORS, first_line, quiet, read_gguf
+from entmtp.target.model import TargetModel
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
+EXPECTED = (
+    f"an embedded name ({', '.join(EMBEDDED)}), a checkpoint folder, a .gguf file or org/name"
+)
+
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+_HEADS_FILES = ("heads.json", "heads.safetensors", "medusa_lm_head.*", "hydra_lm_head.*")
+_WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
+_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.tiktoken", "spiece.model")
+_log = logging.getLogger(__name__)
+
+
+def load_target(
+    spec: str,
+    dtype: str = "bfloat16",
+    device: str = "cpu",
+    self_check: bool = True,
+    progress: Progress = _log.info,
+) -> TargetModel:
+    """Load a target model, unmodified, and check that trees can be verified with it.
+
+    An embedded name wins over a folder of the same name in the current folder (say `./name` for
+    that one), and is fetched where the cache does not have it.
+
+    Raises:
+        BadInput: `spec`, `dtype` or `device` is wrong.
+        FetchError: an embedded model could not be fetched.
+        ModelRefused: the checkpoint cannot be read, or fails the self-check.
+    """
+    torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
+    if spec in EMBEDDED:
+        folder = fetch_embedded(EMBEDDED[spec], progress)
+        model, tokenizer = _read_checkpoint(str(folder), torch_dtype)
+    else:
+        path = Path(spec).expanduser()
+        model, tokenizer = _read_path_or_hub(spec, path, torch_dtype)
+    target = TargetModel.from_transformers(_to_device(model, torch_device), tokenizer, name=spec)
+    if self_check:
+        run_self_check(target)
+    return target
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise BadInput(f"unknown dtype {name!r}; expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def parse_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"unknown device {name!r}; expected cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            f"no device {name}: this torch sees {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    return device
+
+
+def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    if path.is_dir():
+        _check_folder(path)
+        return _read_checkpoint(str(path), dtype)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise BadInput(f"{spec} is a file, but no .gguf file; pass {EXPECTED}")
+        return read_gguf(path, dtype)
+    if _HUB_ID.fullmatch(spec) and path.suffix != ".gguf":
+        return _read_hub(spec, dtype)
+    close = difflib.get_close_matches(spec, EMBEDDED, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"pass {EXPECTED}"
+    raise BadInput(f"no model {spec!r}: no such file or folder; {hint}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Say what a folder is when it is not a checkpoint of a whole model."""
+    has_weights = _has_any(folder, _WEIGHT_FILES)
+    if not has_weights and (_has_any(folder, _HEADS_FILES) or _names_heads(folder)):
+        raise BadInput(f"{folder} holds draft heads, not a model; pass it as the heads")
+    if (folder / "config.json").is_file():
+        if not has_weights:
+            raise BadInput(f"{folder} has no weights (model.safetensors or its shards)")
+        return
+    if ggufs := sorted(folder.glob("*.gguf")):
+        raise BadInput(f"{folder} holds GGUF files; pass the file itself, e.g. {ggufs[0]}")
+    if (folder / "adapter_config.json").is_file():
+        raise BadInput(f"{folder} holds a LoRA adapter; merge it into its base and pass that")
+    raise BadInput(f"{folder} has no config.json; pass {EXPECTED}")
+
+
+def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
+
+
+def _names_heads(folder: Path) -> bool:
+    """Whether the configuration is the one that the Medusa and Hydra papers' code writes."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and bool({"medusa_num_heads", "hydra_num_heads"} & set(config))
+
+
+def _read_hub(spec: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    hub_log = logging.getLogger("huggingface_hub")
+    level = hub_log.level
+    # It would print a line for each of its retries, before our one.
+    hub_log.setLevel(logging.ERROR)
+    try:
+        return _read_checkpoint(spec, dtype)
+    except ModelRefused as error:
+        raise ModelRefused(
+            f"{error} (no local folder of that name, so it was looked up on the Hugging Face hub;"
+            " check the name and the network, or pass a local folder)"
+        ) from error
+    finally:
+        hub_log.setLevel(level)
+
+
+def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Model and tokenizer (None where there is none) of a folder or hub id."""
+    try:
+        with quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                where, dtype=dtype, output_loading_info=True
+            )
+    except LOAD_ERRORS as error:
+        raise ModelRefused(f"cannot load {where}: {first_line(error)}") from error
+    model, info = loaded
+    # `transformers` would fill these with random numbers and go on.
+    if absent := sorted({*info["missing_keys"], *(str(k) for k in info["mismatched_keys"])}):
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        raise ModelRefused(f"{where} lacks the weight {absent[0]}{more}, or has it in another size")
+    return model, _read_tokenizer(where)
+
+
+def _read_tokenizer(where: str) -> Any:
+    if Path(where).is_dir() and not _has_any(Path(where), _TOKENIZER_FILES):
+        return None
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(where)
+    except LOAD_ERRORS as error:
+        raise ModelRefused(f"cannot load the tokenizer of {where}: {first_line(error)}") from error
+
+
+def _to_device(model: Any, device: torch.device) -> Any:
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise BadInput(
+            f"{device} has too little memory for this model; use a smaller dtype or another device"
+        ) from error
