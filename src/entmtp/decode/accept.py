@@ -1,0 +1,150 @@
+"""Which drafts the target keeps: one exact rule for every temperature, and one lossy one.
+
+Knows: hidden states of a verified tree, its topology, the drafted ids, and a sampler.
+Does not know: models beyond "hidden states to logits", caches, text.
+
+Words: *accepted* tokens are drafts that the target itself would have said; the *bonus* token is
+the target's token behind the last accepted node, and the next step's root.
+
+Dimension key: B batch · T slots · D depth · H hidden size · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+
+from entmtp.decode.sampling import Sampler
+from entmtp.trees import TreeBuffers
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states `[..., H]` to float32 logits `[..., V]`."""
+
+
+class Acceptance(NamedTuple):
+    """What a step keeps."""
+
+    slots: torch.Tensor  # [B, D+1] slots from the root to the last node, then repeated
+    token_ids: torch.Tensor  # [B, D+1] the target's token behind each of `slots`
+    num_accepted: torch.Tensor  # [B] drafts kept, 0 to D
+
+
+class Acceptor(Protocol):
+    """Decides which drafts of a verified tree are kept."""
+
+    lossless: bool
+
+    def __call__(
+        self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
+    ) -> Acceptance: ...
+
+
+class Draw(NamedTuple):
+    """The target's own choice behind a node: logits, sampler, and the position it is keyed by."""
+
+    logits: Logits
+    sampler: Sampler
+    first_positions: torch.Tensor  # [B] absolute position of the token behind the root
+
+
+class ExactAcceptor:
+    """One draw per visited node from the target's own distribution (METHOD §5.1).
+
+    Descend if a child carries the drawn token, else stop: every emitted token is the target's
+    own, for any tree. Logits are computed for visited nodes only, always B rows at a time, so
+    the output layer's product has the same shape as in plain decoding (DESIGN D3a).
+    """
+
+    lossless = True
+
+    def __init__(self, early_exit: bool) -> None:
+        """`early_exit`: look at the result after each level and stop once all sequences have.
+
+        Cheap where the host is the device; a wait where it is not.
+        """
+        self._early_exit = early_exit
+
+    def __call__(
+        self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
+    ) -> Acceptance:
+        batch = torch.arange(hidden.shape[0], device=hidden.device)
+        node = torch.zeros_like(batch)
+        num_accepted = torch.zeros_like(batch)
+        walking = torch.ones_like(batch, dtype=torch.bool)
+        slots, token_ids = [node], []
+        for depth in range(buffers.depth + 1):
+            logits = target.logits(hidden[batch, node])
+            token = target.sampler(logits, target.first_positions + depth)
+            token_ids.append(token)
+            if depth == buffers.depth:
+                break
+            is_next = _children(buffers, node, depth + 1) & (draft_ids == token[:, None])
+            walking = walking & is_next.any(-1)
+            if self._early_exit and not walking.any():
+                break
+            node = torch.where(walking, is_next.int().argmax(-1), node)
+            num_accepted = num_accepted + walking
+            slots.append(node)
+        return Acceptance(torch.stack(slots, 1), torch.stack(token_ids, 1), num_accepted)
+
+
+def _children(buffers: TreeBuffers, node: torch.Tensor, depth: int) -> torch.Tensor:
+    """Which slots `[B, T]` are children, of `depth`, of each sequence's `node`."""
+    return buffers.valid & (buffers.depths == depth) & (buffers.parents == node[:, None])
+
+
+class TypicalAcceptor:
+    """Medusa's typical acceptance: **lossy**, opt-in (METHOD §2.4).
+
+    A draft is kept where the target finds it likely enough, `p > min(epsilon, alpha·exp(-H))`
+    at the sampling temperature, whatever the target itself would have drawn; the longest kept
+    path wins, ties by its likelihood. The token behind it is the target's own draw. Greedy
+    sequences are accepted exactly.
+    """
+
+    lossless = False
+
+    def __init__(
+        self, temperatures: torch.Tensor, *, epsilon: float = 0.09, alpha: float = 0.3
+    ) -> None:
+        """`temperatures` [B], 0 for greedy sequences; `epsilon`, `alpha` as Hydra's defaults."""
+        self._temperatures = temperatures[:, None, None]
+        self._epsilon = epsilon
+        self._alpha = alpha
+
+    def __call__(
+        self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
+    ) -> Acceptance:
+        logits = target.logits(hidden)  # [B, T, V]
+        greedy = self._temperatures == 0
+        log_p = torch.log_softmax(logits / self._temperatures.masked_fill(greedy, 1.0), -1)
+        entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
+        limit = torch.clamp(self._alpha * torch.exp(-entropy), max=self._epsilon).log()
+        batch = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
+        above = log_p[batch, buffers.parents, draft_ids]  # [B, T] likelihood given the parent
+        typical = above > limit.gather(1, buffers.parents)
+        exact = draft_ids == logits.argmax(-1).gather(1, buffers.parents)
+        kept = torch.where(greedy[:, :, 0], exact, typical) & buffers.valid
+        kept[:, 0] = True
+        last, num_accepted = _longest_path(kept, above, buffers)
+        bonus = target.sampler(logits[batch[:, 0], last], target.first_positions + num_accepted)
+        slots = buffers.ancestors[batch[:, 0], last]
+        token_ids = torch.cat([draft_ids.gather(1, slots[:, 1:]), bonus[:, None]], 1)
+        token_ids = token_ids.scatter(1, num_accepted[:, None], bonus[:, None])
+        return Acceptance(slots, token_ids, num_accepted)
+
+
+def _longest_path(
+    kept: torch.Tensor,  # [B, T] bool
+    above: torch.Tensor,  # [B, T] log-likelihood of each draft given its parent
+    buffers: TreeBuffers,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Last slot and depth `[B]` of the longest path kept throughout, ties by likelihood."""
+    above = above.index_fill(1, torch.zeros(1, dtype=torch.long, device=above.device), 0.0)
+    whole = ~(buffers.mask & ~kept[:, None, :]).any(-1)
+    longest = torch.where(whole, buffers.depths, -1).amax(-1)
+    candidate = whole & (buffers.depths == longest[:, None])
+    score = torch.where(buffers.mask, above[:, None, :], 0.0).sum(-1)
+    return score.masked_fill(~candidate, -torch.inf).argmax(-1), longest

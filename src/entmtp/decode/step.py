@@ -1,0 +1,31 @@
+"""Verification: one forward of the target over a batch of drafted trees.
+
+Knows: the target's protocol and tree topology. Does not know: who drafted, what is accepted.
+
+Dimension key: B batch · T slots · H hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from entmtp.target.cache import KVCache
+from entmtp.target.model import TargetModel
+from entmtp.trees import TreeBuffers
+
+
+def verify(
+    target: TargetModel,
+    cache: KVCache,
+    draft_ids: torch.Tensor,  # [B, T], root at slot 0
+    buffers: TreeBuffers,
+) -> torch.Tensor:
+    """Hidden states `[B, T, H]` behind every node, each seeing the prefix and its ancestors.
+
+    The cache then holds T uncommitted rows behind each sequence.
+    """
+    lengths = torch.tensor(cache.lengths, device=draft_ids.device)
+    positions = lengths[:, None] + buffers.depths
+    # Padding of a level that this sequence's own tree does not reach may lie past the context.
+    positions = positions.clamp(max=target.max_length - 1)
+    return target.forward(draft_ids, positions, buffers.mask, cache)

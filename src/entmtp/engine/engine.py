@@ -1,0 +1,300 @@
+"""The living part: requests in, events out.
+
+Knows: which sequences wait, run and end, and turns text into ids and back. Does not know: how a
+step works (`batch`), which tree is picked (`scheduler`), how drafts are made (`heads`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Ids
+from itertools import count
+
+import torch
+
+from entmtp.data import Message, chat_ids, plain_ids
+from entmtp.decode import Acceptor, ExactAcceptor, Sampling, TypicalAcceptor
+from entmtp.engine.batch import Batch
+from entmtp.engine.events import Event, FinishEvent, Result
+from entmtp.engine.params import GenerationParams
+from entmtp.engine.sequence import Sequence
+from entmtp.engine.stats import StepSeconds
+from entmtp.errors import BadInput
+from entmtp.heads import DraftHeads, check_tree
+from entmtp.scheduler import PlainPolicy, TreePolicy
+from entmtp.target.model import TargetModel
+
+Prompt = str | Ids[int] | Ids[Message]
+"""A text (put into the model's chat form, if it has one), token ids, or a conversation."""
+
+FIRST_CAPACITY = 512
+"""Cache rows made ready for an answer of unknown length."""
+
+
+class Engine:
+    """Generates with one target, one set of heads and one tree policy.
+
+    The output is the target's own, whatever the heads and the policy (fp32: token for token).
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        heads: DraftHeads | None = None,
+        policy: TreePolicy | None = None,
+        *,
+        acceptance: str = "exact",
+        max_batch_size: int = 8,
+        min_rows: int = 1,
+    ) -> None:
+        """
+        Args:
+            policy: picks each step's tree; plain decoding where there is none.
+            acceptance: `exact`, or `typical`, which is **not lossless** (METHOD §2.4).
+            max_batch_size: sequences that step together; others wait.
+            min_rows: pad every verification to this many rows. In 16 bits, plain decoding with a
+                tree's rows goes through the same kernels as the tree (DESIGN D3a).
+
+        Raises:
+            TreeError: the policy has a tree that the heads cannot fill.
+            BadInput: drafts are asked for without heads.
+        """
+        self.target = target
+        self.policy = policy or PlainPolicy()
+        is_speculative = any(tree.depth for tree in self.policy.trees)
+        if is_speculative and heads is None:
+            raise BadInput(f"policy {self.policy.name} needs draft heads; pass heads or use plain")
+        if acceptance not in ("exact", "typical"):
+            raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
+        self.heads = heads if is_speculative else None
+        if self.heads is not None:
+            for tree in self.policy.trees:
+                check_tree(self.heads, tree)
+        self.acceptance = acceptance
+        self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
+        self._max_batch_size = max_batch_size
+        self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._inbox: dict[int, deque[Event]] = {}
+        self._request_ids = count()
+
+    @property
+    def is_lossless(self) -> bool:
+        return self.acceptance == "exact"
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_cache_bytes(self) -> int:
+        """Memory of the key/value caches; 0 when nothing runs."""
+        return self._batch.num_cache_bytes
+
+    @property
+    def cache_lengths(self) -> list[int]:
+        """Committed tokens of each running sequence: all it said but the last one."""
+        return self._batch.lengths
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            BadInput: it is empty, too long for the context, or has ids that the model has not.
+        """
+        ids = self._ids_of(prompt)
+        limit = self.target.max_length
+        if not ids:
+            raise BadInput("the prompt is empty; give at least one token")
+        if len(ids) >= limit:
+            raise BadInput(
+                f"the prompt has {len(ids)} tokens and the model's context {limit}; shorten the"
+                f" prompt to {limit - 1} tokens at the most"
+            )
+        odd = next((i for i in ids if not 0 <= i < self.target.vocab_size), None)
+        if odd is not None:
+            raise BadInput(f"token id {odd} is outside the vocabulary of {self.target.vocab_size}")
+        return ids
+
+    def _ids_of(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
+            return [item for item in prompt if isinstance(item, int)]
+        tokenizer = self.target.tokenizer
+        if tokenizer is None:
+            raise BadInput("this model has no tokenizer; give the prompt as token ids")
+        if not isinstance(prompt, str):
+            return chat_ids(tokenizer, [item for item in prompt if isinstance(item, Message)])
+        if not prompt.strip():
+            raise BadInput("the prompt is empty; give some text")
+        if tokenizer.chat_template:
+            return chat_ids(tokenizer, [Message("user", prompt)])
+        return plain_ids(tokenizer, prompt)
+
+    def add(self, prompt: Prompt, params: GenerationParams | None = None) -> int:
+        """Queue a request; its id. Nothing is computed before the next `step`.
+
+        Raises:
+            BadInput: as `encode`; or stop strings without a tokenizer.
+        """
+        params = params or GenerationParams()
+        ids = self.encode(prompt)
+        if params.stop and self.target.tokenizer is None:
+            raise BadInput("stop strings need a tokenizer; give stop_token_ids instead")
+        room = self.target.max_length - len(ids)
+        sequence = Sequence(
+            next(self._request_ids),
+            ids,
+            params,
+            max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
+            eos_ids=self.target.eos_ids,
+            tokenizer=self.target.tokenizer,
+            select=self.policy.begin(params.sampling.seed),
+        )
+        self._waiting.append(sequence)
+        self._inbox[sequence.request_id] = deque()
+        return sequence.request_id
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Let waiting requests in, and take one tree decode step of all that run.
+
+        What happened lies ready for `events`. An error ends every request.
+        """
+        try:
+            self._admit()
+            if self._running:
+                self._decode_step()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def events(self, request_id: int) -> Iterator[Event]:
+        """The events of one request, stepping until it is over; closing cancels it."""
+        try:
+            while True:
+                for event in self.take_events(request_id):
+                    yield event
+                    if isinstance(event, FinishEvent):
+                        return
+                self.step()
+        finally:
+            self.forget(request_id)
+
+    def take_events(self, request_id: int) -> Iterator[Event]:
+        """What happened to one request since it was asked last; steps nothing."""
+        inbox = self._inbox.get(request_id, deque())
+        while inbox:
+            event = inbox.popleft()
+            if isinstance(event, FinishEvent):
+                del self._inbox[request_id]
+            yield event
+
+    def stream(self, prompt: Prompt, params: GenerationParams | None = None) -> Iterator[Event]:
+        """Generate one answer as it comes. Closing the iterator frees the cache at once."""
+        return self.events(self.add(prompt, params))
+
+    def generate(self, prompt: Prompt, params: GenerationParams | None = None) -> Result:
+        """Generate one answer."""
+        return self.generate_many([prompt], params)[0]
+
+    def generate_many(
+        self, prompts: Ids[Prompt], params: GenerationParams | None = None
+    ) -> list[Result]:
+        """Generate an answer to each prompt, up to `max_batch_size` of them at a time."""
+        request_ids: list[int] = []
+        try:
+            for prompt in prompts:
+                request_ids.append(self.add(prompt, params))
+            return [self._result(request_id) for request_id in request_ids]
+        finally:
+            for request_id in request_ids:
+                self.forget(request_id)
+
+    def _result(self, request_id: int) -> Result:
+        for event in self.events(request_id):
+            if isinstance(event, FinishEvent):
+                return event.result
+        raise AssertionError("a request ends with a FinishEvent")
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, if it is not over: its cache rows are free, its events end."""
+        for row, sequence in enumerate(self._running):
+            if sequence.request_id == request_id:
+                self._release(row)
+                self._end_early(sequence)
+                return
+        for sequence in self._waiting:
+            if sequence.request_id == request_id:
+                self._waiting.remove(sequence)
+                self._end_early(sequence)
+                return
+
+    def _end_early(self, sequence: Sequence) -> None:
+        sequence.finish_reason = "cancelled"
+        self._tell(sequence.finish())
+
+    def forget(self, request_id: int) -> None:
+        """Cancel a request that nobody listens to any more, events and all."""
+        self.cancel(request_id)
+        self._inbox.pop(request_id, None)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._max_batch_size:
+            sequence = self._waiting.popleft()
+            if sequence.num_remaining == 0:
+                sequence.finish_reason = "length"
+                self._tell(sequence.finish())
+                continue
+            expected = min(sequence.max_tokens, FIRST_CAPACITY)
+            capacity = len(sequence.prompt_ids) + expected + self._most_nodes
+            with sequence.timed_prefill():
+                token = self._batch.join(
+                    sequence.prompt_ids, sequence.params.sampling, capacity
+                )
+            self._running.append(sequence)
+            self._tell(sequence.take([token]))
+        self._sweep()
+
+    def _decode_step(self) -> None:
+        trees = [sequence.next_tree() for sequence in self._running]
+        output = self._batch.step(trees, [sequence.root for sequence in self._running])
+        for sequence, tree, token_ids in zip(self._running, trees, output.token_ids, strict=True):
+            self._tell(sequence.take(token_ids, tree.num_draft_tokens))
+        self._share(output.seconds)
+        self._sweep()
+
+    def _share(self, seconds: StepSeconds) -> None:
+        for sequence in self._running:
+            sequence.stats.step_seconds.add(seconds, 1 / len(self._running))
+
+    def _sweep(self) -> None:
+        """Let finished sequences go."""
+        for row in reversed(range(len(self._running))):
+            sequence = self._running[row]
+            if sequence.finish_reason is not None:
+                self._release(row)
+                self._tell(sequence.finish())
+
+    def _release(self, row: int) -> None:
+        self._batch.leave(row)
+        self._running[row] = self._running[-1]
+        self._running.pop()
+
+    def _tell(self, event: Event) -> None:
+        if event.request_id in self._inbox:
+            self._inbox[event.request_id].append(event)
+
+    def _abandon(self) -> None:
+        for sequence in [*self._running, *self._waiting]:
+            self.cancel(sequence.request_id)
+
+    def _make_acceptor(self, rows: Ids[Sampling], device: torch.device) -> Acceptor:
+        if self.acceptance == "typical":
+            return TypicalAcceptor(torch.tensor([row.temperature for row in rows], device=device))
+        return ExactAcceptor(early_exit=device.type == "cpu")

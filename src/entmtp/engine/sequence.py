@@ -1,0 +1,113 @@
+"""One sequence: what was asked, what was said, where it stands. One of two mutable things.
+
+Knows: ids, text and stop rules of one generation. Does not know: models, tensors, other sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Ids
+from contextlib import contextmanager
+from time import perf_counter
+
+from transformers import PreTrainedTokenizerBase
+
+from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
+from entmtp.engine.params import GenerationParams
+from entmtp.engine.stats import DecodeStats
+from entmtp.engine.text import TextStream
+from entmtp.scheduler import Select, Signals
+from entmtp.trees import Tree
+
+
+class Sequence:
+    """The state of one generation on the host."""
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt_ids: Ids[int],
+        params: GenerationParams,
+        *,
+        max_tokens: int,
+        eos_ids: Ids[int],
+        tokenizer: PreTrainedTokenizerBase | None,
+        select: Select,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_ids = tuple(prompt_ids)
+        self.params = params
+        self.max_tokens = max_tokens
+        """`params.max_tokens`, cut to what the context holds"""
+        self.stats = DecodeStats(num_prompt_tokens=len(self.prompt_ids))
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self._end_ids = frozenset(eos_ids) | frozenset(params.stop_token_ids)
+        self._text = TextStream(tokenizer, params.stop)
+        self._select = select
+        self._last_accepted = 0
+
+    @property
+    def root(self) -> int:
+        """The target's last token: said, but not yet in the cache."""
+        return self.token_ids[-1]
+
+    @property
+    def num_remaining(self) -> int:
+        return self.max_tokens - len(self.token_ids)
+
+    @contextmanager
+    def timed_prefill(self) -> Iterator[None]:
+        """Count what happens inside as the time to the first token."""
+        started = perf_counter()
+        yield
+        self.stats.prefill_seconds = perf_counter() - started
+
+    def next_tree(self) -> Tree:
+        """The policy's tree, cut to the tokens that may still be said.
+
+        A step says at most its depth plus one tokens, so no draft is made in vain and no
+        position past the context is ever fed.
+        """
+        signals = Signals(self.stats.num_drafts, self._last_accepted)
+        return self._select(signals).truncate(self.num_remaining - 1)
+
+    def take(self, token_ids: Ids[int], num_draft_tokens: int | None = None) -> TokenEvent:
+        """Say the tokens of one step, or (without drafts) the first one; sets the finish reason.
+
+        What follows an end of the sequence inside the block is not said.
+        """
+        said = []
+        for token_id in token_ids:
+            said.append(token_id)
+            if self._say(token_id):
+                break
+        if num_draft_tokens is not None:
+            self._last_accepted = len(token_ids) - 1
+            self.stats.count_step(num_draft_tokens, self._last_accepted)
+        self.stats.num_tokens = len(self.token_ids)
+        num_accepted = min(len(said), len(token_ids) - 1)
+        return TokenEvent(
+            self.request_id, tuple(said), self._text.take(), num_accepted, num_draft_tokens or 0
+        )
+
+    def _say(self, token_id: int) -> bool:
+        """Append one token; True if the sequence ends with it."""
+        self.token_ids.append(token_id)
+        if token_id in self._end_ids or self._text.push(token_id):
+            self.finish_reason = "stop"
+        elif self.num_remaining == 0:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def finish(self) -> FinishEvent:
+        rest = self._text.flush()
+        assert self.finish_reason is not None
+        result = Result(
+            self.request_id,
+            self._text.text,
+            tuple(self.token_ids),
+            self.finish_reason,
+            self.stats,
+        )
+        return FinishEvent(self.request_id, rest, result)

@@ -1,0 +1,82 @@
+"""Token ids to text as they come: whole characters only, and nothing of a stop string.
+
+Knows: a tokenizer and stop strings. Does not know: models, steps.
+
+Ids are pushed one at a time, so that a stop string inside a long accepted block ends the
+sequence at the same token as in plain decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+_HALF_CHARACTER = "\ufffd"
+
+
+class TextStream:
+    """The text of one sequence."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(string for string in stop if string)
+        self._ids: list[int] = []
+        self._context = 0  # decoding starts here: some ids before the new ones, for spacing
+        self._decoded = 0  # ids up to here are in `text`
+        self.text = ""
+        """Whole characters so far; cut in front of a stop string once one was met"""
+        self._shown = 0
+
+    def push(self, token_id: int) -> bool:
+        """Add one id; True if it completed a stop string."""
+        if self._tokenizer is None:
+            return False
+        self._ids.append(token_id)
+        before = self._decode(self._context, self._decoded)
+        after = self._decode(self._context, len(self._ids))
+        if after.endswith(_HALF_CHARACTER):
+            return False
+        return self._extend(before, after)
+
+    def take(self) -> str:
+        """New text that can be shown: not the possible beginning of a stop string."""
+        end = len(self.text) - self._held_back()
+        shown, self._shown = self.text[self._shown : end], max(self._shown, end)
+        return shown
+
+    def flush(self) -> str:
+        """What is left once the sequence is over, a half character at its end included."""
+        if self._tokenizer is not None and self._decoded < len(self._ids):
+            before = self._decode(self._context, self._decoded)
+            self._extend(before, self._decode(self._context, len(self._ids)))
+        rest, self._shown = self.text[self._shown :], len(self.text)
+        return rest
+
+    def _extend(self, before: str, after: str) -> bool:
+        longest = max(map(len, self._stop), default=1)
+        searched = max(0, len(self.text) - longest + 1)
+        self.text += after[len(before) :]
+        self._context, self._decoded = self._decoded, len(self._ids)
+        found = [self.text.find(string, searched) for string in self._stop]
+        found = [place for place in found if place >= 0]
+        if found:
+            self.text = self.text[: min(found)]
+        return bool(found)
+
+    def _decode(self, start: int, stop: int) -> str:
+        assert self._tokenizer is not None
+        text = self._tokenizer.decode(
+            self._ids[start:stop], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _held_back(self) -> int:
+        """Characters at the end that might begin a stop string."""
+        longest = max(map(len, self._stop), default=1) - 1
+        for size in range(min(longest, len(self.text)), 0, -1):
+            tail = self.text[-size:]
+            if any(string.startswith(tail) for string in self._stop):
+                return size
+        return 0
