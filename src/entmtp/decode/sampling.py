@@ -64,9 +64,7 @@ def make_sampler(rows: Sequence[Sampling], device: torch.device) -> Sampler:
     greedy = torch.tensor([row.is_greedy for row in rows], device=device)
     if not greedy.any():
         return draw
-    return lambda logits, positions: torch.where(
-        greedy, logits.argmax(-1), draw(logits, positions)
-    )
+    return lambda logits, positions: torch.where(greedy, logits.argmax(-1), draw(logits, positions))
 
 
 def _make_drawer(rows: Sequence[Sampling], device: torch.device) -> Sampler:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -96,10 +96,8 @@ class Batch:
                 if row != last:
                     cache.copy_row(last, row)
                 cache.truncate(last, 0)
-        for items in (self._sampling, self._context):
-            if items:
-                items[row] = items[last]
-                items.pop()
+        _close_gap(self._sampling, row)
+        _close_gap(self._context, row)
         if self.size:
             self._regroup()
         else:
@@ -143,9 +141,7 @@ class Batch:
             return root_ids[:, None].expand(-1, buffers.num_slots)
         return self._heads.draft(torch.stack(self._context), root_ids, buffers).ids
 
-    def _observe(
-        self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]
-    ) -> None:
+    def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Give the heads the hidden states of what was kept."""
         if self._heads is None:
             return
@@ -174,6 +170,12 @@ class Batch:
         """Rebuild what depends on who is running."""
         self._sampler = make_sampler(self._sampling, self._target.device)
         self._acceptor = self._make_acceptor(self._sampling, self._target.device)
+
+
+def _close_gap(items: list[Any], row: int) -> None:
+    if items:
+        items[row] = items[-1]
+        items.pop()
 
 
 class _Timed:

@@ -254,9 +254,7 @@ class Engine:
             expected = min(sequence.max_tokens, FIRST_CAPACITY)
             capacity = len(sequence.prompt_ids) + expected + self._most_nodes
             with sequence.timed_prefill():
-                token = self._batch.join(
-                    sequence.prompt_ids, sequence.params.sampling, capacity
-                )
+                token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
             self._running.append(sequence)
             self._tell(sequence.take([token]))
         self._sweep()

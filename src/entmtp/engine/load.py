@@ -6,7 +6,7 @@ Knows: how the rooms below fit together. Does not know: commands, files of its o
 from __future__ import annotations
 
 from entmtp.engine.engine import Engine
-from entmtp.heads import default_tree, load_heads
+from entmtp.heads import default_tree, load_heads, locate_heads
 from entmtp.scheduler import StaticPolicy
 from entmtp.target.load import load_target
 from entmtp.trees import Tree, tree_by_name
@@ -39,6 +39,6 @@ def load(
         return Engine(target, max_batch_size=max_batch_size)
     loaded = load_heads(heads, target)
     if tree is None:
-        tree = default_tree(heads, loaded)
+        tree = default_tree(locate_heads(heads))
     policy = StaticPolicy(tree_by_name(tree) if isinstance(tree, str) else tree)
     return Engine(target, loaded, policy, max_batch_size=max_batch_size)

@@ -16,7 +16,7 @@ class PlainPolicy:
     """The root alone, always: plain decoding."""
 
     name = "plain"
-    trees = (ROOT,)
+    trees: tuple[Tree, ...] = (ROOT,)
 
     def begin(self, seed: int) -> Select:
         return lambda signals: ROOT
@@ -28,11 +28,11 @@ class StaticPolicy:
     name = "static"
 
     def __init__(self, tree: Tree) -> None:
-        self.trees = (tree,)
+        self.trees: tuple[Tree, ...] = (tree,)
+        self._tree = tree
 
     def begin(self, seed: int) -> Select:
-        tree = self.trees[0]
-        return lambda signals: tree
+        return lambda signals: self._tree
 
 
 class RandomPolicy:

@@ -30,7 +30,7 @@ def folded_attention(
     query: torch.Tensor,  # [B, N, T, D]
     key: torch.Tensor,  # [B, N/G, S, D]
     value: torch.Tensor,  # [B, N/G, S, D]
-    attention_mask: torch.Tensor | None,  # [B, 1, T, S], True = visible; None = all visible
+    attention_mask: torch.Tensor | None,  # [B, 1, T, S], boolean or additive; None = all visible
     scaling: float | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:

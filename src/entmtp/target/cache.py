@@ -78,7 +78,7 @@ class _Allocation:
         stores = {}
         for shape in dict.fromkeys(self.layout):
             front = (self.layout.count(shape), len(self.lengths), shape.num_kv_heads, capacity)
-            # Zeros, not empty: a masked row takes part in a product with weight 0, and 0 · NaN is NaN.
+            # Zeros, not empty: a masked row is multiplied by 0, and 0 · NaN is NaN.
             stores[shape] = _Store(
                 torch.zeros(*front, shape.key_dim, dtype=self._dtype, device=self._device),
                 torch.zeros(*front, shape.value_dim, dtype=self._dtype, device=self._device),
@@ -160,7 +160,7 @@ class KVCache(Cache):
         """Make room for one more sequence. Only the whole cache can grow, not a view."""
         assert len(self._rows) == len(self._allocation.lengths), "a view cannot add rows"
         self._allocation.resize(len(self._rows) + 1, self.capacity)
-        self._rows = range(0, len(self._rows) + 1)
+        self._rows = range(len(self._rows) + 1)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values `[B, N, C, D]` of one layer, garbage behind each length included."""
@@ -168,7 +168,12 @@ class KVCache(Cache):
         return keys[self._rows.start : self._rows.stop], values[self._rows.start : self._rows.stop]
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_: Any,
+        **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write `[B, N, T, D]` behind each committed part; return views up to the used length.
 
@@ -233,6 +238,9 @@ class KVCache(Cache):
 
 class _Placeholder(CacheLayerMixin):
     """`Cache` wants a list of layers; ours keeps no state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         raise NotImplementedError

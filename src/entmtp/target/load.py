@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from entmtp.target.selfcheck import self_check as run_self_check
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from entmtp.data.cache import Progress
@@ -22,6 +21,7 @@ from entmtp.errors import BadInput, ModelRefused
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
 from entmtp.target.gguf_file import LOAD_ERRORS, first_line, quiet, read_gguf
 from entmtp.target.model import TargetModel
+from entmtp.target.selfcheck import self_check as run_self_check
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 EXPECTED = (

@@ -38,3 +38,13 @@ def step_mask(
 def causal_among(batch: int, rows: int, device: torch.device) -> torch.Tensor:
     """Row t sees rows 0..t: `[B, T, T]`."""
     return torch.ones(rows, rows, dtype=torch.bool, device=device).tril().expand(batch, -1, -1)
+
+
+def additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """The same visibility as numbers to add to scores: 0, or minus infinity.
+
+    Every model takes this form, and attention need not make it again in each layer.
+    """
+    if mask is None:
+        return None
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 from entmtp.errors import ModelRefused
 from entmtp.target.attention import ATTENTION_NAME
 from entmtp.target.cache import KVCache, LayerShape
-from entmtp.target.masks import causal_among, step_mask
+from entmtp.target.masks import additive, causal_among, step_mask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -42,6 +42,8 @@ class TargetModel:
     ) -> None:
         self._model = model
         self._body: Any = model.base_model
+        self._input_layer: Any = model.get_input_embeddings()
+        self._output_layer: Any = model.get_output_embeddings()
         self._layout = tuple(layout)
         self.tokenizer = tokenizer
         self.name = name
@@ -85,19 +87,22 @@ class TargetModel:
 
     @property
     def embedding_weight(self) -> torch.Tensor:  # [V, H]
-        return self._model.get_input_embeddings().weight
+        weight: torch.Tensor = self._input_layer.weight
+        return weight
 
     @property
     def output_weight(self) -> torch.Tensor:  # [V, H]
-        return self._model.get_output_embeddings().weight
+        weight: torch.Tensor = self._output_layer.weight
+        return weight
 
     @property
     def output_bias(self) -> torch.Tensor | None:  # [V]
-        return getattr(self._model.get_output_embeddings(), "bias", None)
+        return getattr(self._output_layer, "bias", None)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """The model's own input embedding: ids `[...]` to `[..., H]`."""
-        return self._model.get_input_embeddings()(ids)
+        embedded: torch.Tensor = self._input_layer(ids)
+        return embedded
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for `batch_size` sequences of `capacity` tokens, drafts included."""
@@ -114,7 +119,7 @@ class TargetModel:
     ) -> torch.Tensor:
         """Hidden states `[B, T, H]` after the final norm; writes T cache rows, moves no length."""
         cache.reserve(max(cache.lengths) + ids.shape[1])
-        mask = step_mask(cache.lengths, among)
+        mask = additive(step_mask(cache.lengths, among), self.dtype)
         output = self._body(
             input_ids=ids,
             position_ids=positions,
@@ -215,6 +220,7 @@ def probe_layout(model: PreTrainedModel) -> list[LayerShape]:
                 f"layer {index} of {model.config.model_type} keeps {type(layer).__name__} state;"
                 " tree decoding needs plain keys and values; use another model"
             )
+        assert layer.values is not None, "a layer with keys has values"
         layout.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
     if not layout:
         raise ModelRefused(

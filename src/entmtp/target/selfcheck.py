@@ -16,9 +16,9 @@ from entmtp.trees import Tree, tree_buffers
 _PROMPT_LENGTH = 13
 _TREE = Tree.from_paths([(0,), (1,), (2,), (0, 0), (1, 0), (1, 1), (1, 0, 0), (1, 1, 0)])
 _KEPT_PATH = (1, 1, 0)  # not the first rows: `keep` must move some
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Mean absolute difference of logits allowed, in standard deviations of the logits. Rounding
-stays a tenth of it; one sibling too many in sight is a hundred times the float32 limit."""
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.4, torch.float16: 0.1}
+"""Mean absolute difference of logits allowed, in standard deviations of the logits. For
+SmolLM2-135M rounding came to 4e-6, 0.14 and 0.02; a mask that hides nothing, to 1.7 in each."""
 
 
 @torch.inference_mode()

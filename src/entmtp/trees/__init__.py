@@ -1,6 +1,7 @@
 """Draft trees: geometry, device buffers, names, files, pictures. Knows no model."""
 
 from entmtp.trees.buffers import Level, TreeBuffers, tree_buffers
+from entmtp.trees.draw import draw_tree, nodes_per_depth
 from entmtp.trees.named import chain, full, medusa_63, read_tree, tree_by_name
 from entmtp.trees.tree import ROOT, Path, Tree
 
@@ -11,8 +12,10 @@ __all__ = [
     "Tree",
     "TreeBuffers",
     "chain",
+    "draw_tree",
     "full",
     "medusa_63",
+    "nodes_per_depth",
     "read_tree",
     "tree_buffers",
     "tree_by_name",

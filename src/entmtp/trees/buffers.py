@@ -49,9 +49,7 @@ class TreeBuffers:
 
 
 @lru_cache(maxsize=512)
-def tree_buffers(
-    trees: tuple[Tree, ...], device: torch.device, min_slots: int = 1
-) -> TreeBuffers:
+def tree_buffers(trees: tuple[Tree, ...], device: torch.device, min_slots: int = 1) -> TreeBuffers:
     """Buffers for one tree per sequence; built once for each combination.
 
     Args:

@@ -69,7 +69,7 @@ def read_tree(file: FilePath) -> Tree:
         ) from error
     if not isinstance(content, list):
         raise TreeError(
-            f"{file} holds a {type(content).__name__}; expected a list of paths such as [[0], [0, 0]]"
+            f"{file} holds a {type(content).__name__}; expected a list such as [[0], [0, 0]]"
         )
     try:
         return Tree.from_paths(content)

@@ -82,7 +82,7 @@ class Tree:
         return max((max(path) for path in self.paths if path), default=-1)
 
     def truncate(self, max_depth: int) -> Tree:
-        """The nodes no deeper than `max_depth`: the tree that fits a context's or an answer's end."""
+        """The nodes no deeper than `max_depth`: what fits the end of a context or an answer."""
         return self if max_depth >= self.depth else _truncated(self, max(0, max_depth))
 
 

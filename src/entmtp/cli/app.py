@@ -1,0 +1,96 @@
+"""`entmtp`: finds the verb, runs it, and turns what goes wrong into a line and an exit code.
+
+Exit codes: 0 fine · 2 wrong use or bad input · 130 interrupted · 143 terminated.
+
+A verb is a file in this folder and a line in `VERBS`. The file holds either a function `run`, whose
+parameters are the flags and whose docstring is the help, or a `typer.Typer` called `app` for a verb
+with verbs of its own. Only the wanted verb's file is imported: help must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import FrameType, MappingProxyType
+from typing import NoReturn
+
+import typer
+
+from entmtp.errors import EntmtpError
+
+VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "demo": ("demo", "The main job: plain, Medusa and Hydra side by side on real prompts."),
+        "generate": ("generate", "One answer, as it comes."),
+        "chat": ("chat", "A conversation in the terminal."),
+        "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
+        "tree": ("tree", "Look at draft trees."),
+    }
+)
+"""Verb to the name of its file and what it does in one line."""
+
+BAD_USE = 2
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+def main() -> NoReturn:
+    """The entry point of the `entmtp` command."""
+    # Unwinding, instead of dying on the spot, removes half-made files.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    arguments = list(arguments) or ["--help"]
+    try:
+        code = build(arguments[0])(args=arguments, prog_name="entmtp", standalone_mode=False)
+    except EntmtpError as error:
+        return _complain(str(error))
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "entmtp"
+        return _complain(f"{error.format_message()} (see `{command} --help`)")
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def build(wanted: str) -> typer.Typer:
+    """The command tree, in which only the verb `wanted` is more than its name and help."""
+    app = typer.Typer(
+        name="entmtp",
+        help="Faster generation with exactly the output that the model would have had anyway.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    # With a callback, a single verb stays a verb instead of becoming the command itself.
+    app.callback()(_nothing)
+    for verb, (file, summary) in VERBS.items():
+        if verb != wanted:
+            app.command(verb, help=summary)(_nothing)
+            continue
+        module = import_module(f"entmtp.cli.{file}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=verb, help=summary)
+        else:
+            app.command(verb, short_help=summary)(module.run)
+    return app
+
+
+def _nothing() -> None:
+    """Stands for a verb that is only listed."""
+
+
+def _complain(message: str) -> int:
+    print(f"entmtp: {' '.join(message.split())}", file=sys.stderr)
+    return BAD_USE
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(TERMINATED)

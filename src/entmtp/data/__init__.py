@@ -1,0 +1,25 @@
+"""Prompts and conversations in, ids out; and the cache that fetched things lie in.
+
+Knows: files, packages on PyPI, a tokenizer's chat template. Does not know: models.
+"""
+
+from entmtp.data.chat import chat_ids, plain_ids
+from entmtp.data.prompts import (
+    PROMPT_SETS,
+    Message,
+    Prompt,
+    load_prompts,
+    packaged_prompts,
+    read_prompts,
+)
+
+__all__ = [
+    "PROMPT_SETS",
+    "Message",
+    "Prompt",
+    "chat_ids",
+    "load_prompts",
+    "packaged_prompts",
+    "plain_ids",
+    "read_prompts",
+]

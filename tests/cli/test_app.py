@@ -1,0 +1,146 @@
+"""The command: help without torch, and one line with the right code when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from entmtp.cli import app, fetch
+from entmtp.cli.app import VERBS, run_command
+from entmtp.errors import BadInput
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A verb `act` of which the test decides what it does."""
+    module = SimpleNamespace(run=lambda: None)
+    monkeypatch.setattr(app, "VERBS", {"act": ("act", "Act.")})
+    monkeypatch.setattr(app, "import_module", lambda _: module)
+    return module
+
+
+def raises(error: BaseException) -> object:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_lists_every_verb(arguments: list[str], capsys: Capture) -> None:
+    assert run_command(arguments) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in VERBS)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_help(name: str, capsys: Capture) -> None:
+    assert run_command([name, "--help"]) == 0
+    assert f"entmtp {name}" in capsys.readouterr().out
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys, entmtp.cli.app as a; a.run_command(['--help']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["--nonsense"], "No such option: --nonsense"),
+        (["fetch", "--nonsense"], "(see `entmtp fetch --help`)"),
+        (["fetch", "a", "b"], "unexpected extra argument"),
+        (["fetch", "nonsense"], "there is smollm2-135m, humaneval"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(arguments: list[str], said: str, capsys: Capture) -> None:
+    assert run_command(arguments) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.startswith("entmtp: ")
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_bad_input_is_one_line_and_2(verb: SimpleNamespace, capsys: Capture) -> None:
+    verb.run = raises(BadInput("a message\n  that was wrapped"))
+    assert run_command(["act"]) == 2
+    assert capsys.readouterr().err == "entmtp: a message that was wrapped\n"
+
+
+def test_interrupted_is_130(verb: SimpleNamespace, capsys: Capture) -> None:
+    verb.run = raises(KeyboardInterrupt())
+    assert run_command(["act"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_verb_may_choose_its_code(verb: SimpleNamespace) -> None:
+    verb.run = raises(typer.Exit(1))
+    assert run_command(["act"]) == 1
+
+
+def test_a_fault_of_ours_is_not_hidden(verb: SimpleNamespace) -> None:
+    verb.run = raises(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        run_command(["act"])
+
+
+def test_a_verb_with_verbs_of_its_own(verb: SimpleNamespace, capsys: Capture) -> None:
+    verb.app = typer.Typer()
+    verb.app.callback()(lambda: None)
+    verb.app.command("show")(lambda: typer.echo("shown"))
+    assert run_command(["act", "show"]) == 0
+    assert capsys.readouterr().out == "shown\n"
+
+
+def test_fetch_json_is_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(fetch, "fetch_humaneval", lambda progress: progress("busy") or tmp_path)
+    assert run_command(["fetch", "humaneval", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["path"] == str(tmp_path)
+    assert err == "busy\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_fetch_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    """Stopped in the middle of a download that never ends."""
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    cache = tmp_path / "cache"
+    script = (
+        "import sys; from entmtp.cli.app import main;"
+        f"sys.executable = {str(slow)!r}; sys.argv[1:] = ['fetch', 'humaneval']; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "ENTMTP_CACHE": str(cache)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(cache.glob(".humaneval.*/*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert list(cache.iterdir()) == []
