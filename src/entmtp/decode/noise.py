@@ -35,5 +35,6 @@ def gumbel_noise(
     key = _mix(_mix(seeds + _GOLDEN) + positions * _GOLDEN)
     ids = torch.arange(vocab_size, device=seeds.device)
     bits = _mix(key[:, None] + ids * _GOLDEN) & ((1 << _NUM_BITS) - 1)
-    uniform = (bits.float() + 0.5) * 2.0**-_NUM_BITS
+    # The largest ones round up to 1, whose noise would be -inf, and lose even to a token ruled out.
+    uniform = ((bits.float() + 0.5) * 2.0**-_NUM_BITS).clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))

@@ -18,6 +18,8 @@ from entmtp.decode.noise import gumbel_noise
 from entmtp.errors import BadInput
 
 MAX_SEED = 2**63 - 1
+MIN_TEMPERATURE = 1e-6
+"""Lower ones are lifted to this: the likeliest token wins as surely, and float32 still divides."""
 
 Sampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """`(logits [B, V] float32, positions [B]) -> ids [B]`: one token of each sequence's own
@@ -83,42 +85,54 @@ def make_warper(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function `[B, V] -> [B, V]`: scaled logits, -inf outside of what top-k and top-p keep.
 
-    The order is that of `transformers`: temperature, then top-k, then top-p. Greedy rows are
-    passed at temperature 1.
+    The order is that of `transformers`: temperature, then top-k, then top-p. Of equal logits at
+    the border the lowest ids stay. What a row keeps does not depend on the other rows. Greedy
+    rows are passed at temperature 1.
     """
-    heat = torch.tensor([row.temperature or 1.0 for row in rows], device=device)[:, None]
+    heats = [max(row.temperature, MIN_TEMPERATURE) if row.temperature else 1.0 for row in rows]
+    heat = torch.tensor(heats, device=device)[:, None]
     if not any(row.is_filtered for row in rows):
         return lambda logits: logits / heat
     top_k = torch.tensor([row.top_k for row in rows], device=device)[:, None]
     top_p = torch.tensor([row.top_p for row in rows], device=device)[:, None]
-    # Where every row has a top-k, only that many candidates need to be put in order.
+    # Where every row has a top-k, only that many values need to be put in order.
     most = max(row.top_k for row in rows) if all(row.top_k for row in rows) else None
 
     def warp(logits: torch.Tensor) -> torch.Tensor:
         scaled = logits / heat
-        values, ids = _descending(scaled, most)
-        places = torch.arange(values.shape[-1], device=device)
-        kept = (top_k == 0) | (places < top_k)
-        mass = torch.where(kept, values, -torch.inf).softmax(-1)
-        before = mass.cumsum(-1) - mass
-        kept &= (top_p == 1) | (before < top_p)
+        values = _largest(scaled, most)
+        allowed = torch.where(top_k == 0, values.shape[-1], top_k.clamp(max=values.shape[-1]))
+        weights = (values - values[:, :1]).exp()
+        # Sums from the top alone: the same however many values were put in order.
+        mass = weights.cumsum(-1)
+        enough = top_p * mass.gather(-1, allowed - 1)
+        kept = (mass - weights < enough) | (top_p == 1)
+        kept &= torch.arange(values.shape[-1], device=device) < allowed
         kept[:, 0] = True  # rounding must not leave a row without candidates
-        return torch.full_like(scaled, -torch.inf).scatter_(
-            -1, ids, values.masked_fill(~kept, -torch.inf)
-        )
+        return _keep_largest(scaled, values, kept.sum(-1, keepdim=True))
 
     return warp
 
 
-def _descending(values: torch.Tensor, most: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and ids, largest first, equal ones by id; of the first `most` only.
+def _largest(scaled: torch.Tensor, most: int | None) -> torch.Tensor:
+    """The `most` largest values of each row in descending order; None for all."""
+    if most is None or most >= scaled.shape[-1]:
+        return scaled.sort(dim=-1, descending=True).values
+    return scaled.topk(most, dim=-1).values
 
-    A top-k breaks ties in any order it likes; the sort after it, over what reaches the k-th
-    value, cannot restore those it left out, so equal values at the border are rare but possible
-    (both ways are the same for plain and speculative decoding).
+
+def _keep_largest(
+    scaled: torch.Tensor,  # [B, V]
+    values: torch.Tensor,  # [B, k] the largest of them, descending
+    num_kept: torch.Tensor,  # [B, 1]
+) -> torch.Tensor:
+    """-inf outside of each row's `num_kept` largest.
+
+    Which of equal values a top-k or a sort puts first is up to their implementation, so the ids
+    are chosen here: of those at the border, the lowest.
     """
-    if most is None or most >= values.shape[-1]:
-        ordered = values.sort(dim=-1, descending=True, stable=True)
-        return ordered.values, ordered.indices
-    top = values.topk(most, dim=-1)
-    return top.values, top.indices
+    border = values.gather(-1, num_kept - 1)
+    num_at_border = num_kept - (values > border).sum(-1, keepdim=True)
+    at_border = scaled == border
+    kept = (scaled > border) | (at_border & (at_border.cumsum(-1) <= num_at_border))
+    return scaled.masked_fill(~kept, -torch.inf)

@@ -1,8 +1,9 @@
 """The living part: sequences, the decode loop, statistics, stop rules."""
 
-from entmtp.engine.engine import Engine, Prompt
+from entmtp.engine.engine import Engine
 from entmtp.engine.events import Event, FinishEvent, FinishReason, Result, TokenEvent
 from entmtp.engine.params import GenerationParams
+from entmtp.engine.prompt import Prompt
 from entmtp.engine.stats import DecodeStats, StepSeconds
 
 __all__ = [

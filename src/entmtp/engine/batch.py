@@ -101,7 +101,12 @@ class Batch:
         if self.size:
             self._regroup()
         else:
-            self._cache = self._heads_cache = None
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all sequences, and whatever a step that failed has left behind."""
+        self._cache = self._heads_cache = None
+        self._sampling, self._context = [], []
 
     def step(self, trees: Sequence[Tree], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""

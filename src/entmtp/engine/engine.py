@@ -13,20 +13,17 @@ from itertools import count
 
 import torch
 
-from entmtp.data import Message, chat_ids, plain_ids
 from entmtp.decode import Acceptor, ExactAcceptor, Sampling, TypicalAcceptor
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
 from entmtp.engine.params import GenerationParams
+from entmtp.engine.prompt import Prompt, prompt_ids
 from entmtp.engine.sequence import Sequence
 from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
-
-Prompt = str | Ids[int] | Ids[Message]
-"""A text (put into the model's chat form, if it has one), token ids, or a conversation."""
 
 FIRST_CAPACITY = 512
 """Cache rows made ready for an answer of unknown length."""
@@ -108,33 +105,7 @@ class Engine:
         Raises:
             BadInput: it is empty, too long for the context, or has ids that the model has not.
         """
-        ids = self._ids_of(prompt)
-        limit = self.target.max_length
-        if not ids:
-            raise BadInput("the prompt is empty; give at least one token")
-        if len(ids) >= limit:
-            raise BadInput(
-                f"the prompt has {len(ids)} tokens and the model's context {limit}; shorten the"
-                f" prompt to {limit - 1} tokens at the most"
-            )
-        odd = next((i for i in ids if not 0 <= i < self.target.vocab_size), None)
-        if odd is not None:
-            raise BadInput(f"token id {odd} is outside the vocabulary of {self.target.vocab_size}")
-        return ids
-
-    def _ids_of(self, prompt: Prompt) -> list[int]:
-        if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
-            return [item for item in prompt if isinstance(item, int)]
-        tokenizer = self.target.tokenizer
-        if tokenizer is None:
-            raise BadInput("this model has no tokenizer; give the prompt as token ids")
-        if not isinstance(prompt, str):
-            return chat_ids(tokenizer, [item for item in prompt if isinstance(item, Message)])
-        if not prompt.strip():
-            raise BadInput("the prompt is empty; give some text")
-        if tokenizer.chat_template:
-            return chat_ids(tokenizer, [Message("user", prompt)])
-        return plain_ids(tokenizer, prompt)
+        return prompt_ids(self.target, prompt)
 
     def add(self, prompt: Prompt, params: GenerationParams | None = None) -> int:
         """Queue a request; its id. Nothing is computed before the next `step`.
@@ -142,12 +113,16 @@ class Engine:
         Raises:
             BadInput: as `encode`; or stop strings without a tokenizer.
         """
-        params = params or GenerationParams()
+        sequence = self._prepare(prompt, params or GenerationParams())
+        self._queue(sequence)
+        return sequence.request_id
+
+    def _prepare(self, prompt: Prompt, params: GenerationParams) -> Sequence:
         ids = self.encode(prompt)
         if params.stop and self.target.tokenizer is None:
             raise BadInput("stop strings need a tokenizer; give stop_token_ids instead")
         room = self.target.max_length - len(ids)
-        sequence = Sequence(
+        return Sequence(
             next(self._request_ids),
             ids,
             params,
@@ -156,9 +131,10 @@ class Engine:
             tokenizer=self.target.tokenizer,
             select=self.policy.begin(params.sampling.seed),
         )
+
+    def _queue(self, sequence: Sequence) -> None:
         self._waiting.append(sequence)
         self._inbox[sequence.request_id] = deque()
-        return sequence.request_id
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -177,12 +153,10 @@ class Engine:
     def events(self, request_id: int) -> Iterator[Event]:
         """The events of one request, stepping until it is over; closing cancels it."""
         try:
-            while True:
-                for event in self.take_events(request_id):
-                    yield event
-                    if isinstance(event, FinishEvent):
-                        return
-                self.step()
+            while request_id in self._inbox:
+                yield from self.take_events(request_id)
+                if request_id in self._inbox:  # its last event was not among them
+                    self.step()
         finally:
             self.forget(request_id)
 
@@ -196,8 +170,17 @@ class Engine:
             yield event
 
     def stream(self, prompt: Prompt, params: GenerationParams | None = None) -> Iterator[Event]:
-        """Generate one answer as it comes. Closing the iterator frees the cache at once."""
-        return self.events(self.add(prompt, params))
+        """Generate one answer as it comes. Closing the iterator frees the cache at once.
+
+        Raises what `add` raises; the request itself waits until its first event is asked for.
+        """
+        sequence = self._prepare(prompt, params or GenerationParams())
+
+        def events() -> Iterator[Event]:
+            self._queue(sequence)
+            yield from self.events(sequence.request_id)
+
+        return events()
 
     def generate(self, prompt: Prompt, params: GenerationParams | None = None) -> Result:
         """Generate one answer."""
@@ -222,6 +205,7 @@ class Engine:
                 return event.result
         raise AssertionError("a request ends with a FinishEvent")
 
+    @torch.inference_mode()  # cache rows may be moved in the mode they were made in, and no other
     def cancel(self, request_id: int) -> None:
         """End a request, if it is not over: its cache rows are free, its events end."""
         for row, sequence in enumerate(self._running):
@@ -246,18 +230,22 @@ class Engine:
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_batch_size:
-            sequence = self._waiting.popleft()
+            sequence = self._waiting[0]  # until it runs: an error must find it there
             if sequence.num_remaining == 0:
                 sequence.finish_reason = "length"
                 self._tell(sequence.finish())
-                continue
-            expected = min(sequence.max_tokens, FIRST_CAPACITY)
-            capacity = len(sequence.prompt_ids) + expected + self._most_nodes
-            with sequence.timed_prefill():
-                token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
-            self._running.append(sequence)
-            self._tell(sequence.take([token]))
+            else:
+                self._begin(sequence)
+            self._waiting.popleft()
         self._sweep()
+
+    def _begin(self, sequence: Sequence) -> None:
+        expected = min(sequence.max_tokens, FIRST_CAPACITY)
+        capacity = len(sequence.prompt_ids) + expected + self._most_nodes
+        with sequence.timed_prefill():
+            token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
+        self._running.append(sequence)
+        self._tell(sequence.take([token]))
 
     def _decode_step(self) -> None:
         trees = [sequence.next_tree() for sequence in self._running]
@@ -290,7 +278,10 @@ class Engine:
 
     def _abandon(self) -> None:
         for sequence in [*self._running, *self._waiting]:
-            self.cancel(sequence.request_id)
+            self._end_early(sequence)
+        self._running.clear()
+        self._waiting.clear()
+        self._batch.clear()
 
     def _make_acceptor(self, rows: Ids[Sampling], device: torch.device) -> Acceptor:
         if self.acceptance == "typical":

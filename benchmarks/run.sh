@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Every figure of the README and docs, made anew. Usage: benchmarks/run.sh [FOLDER OF PROMPTS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+data=${1:-../shared/data/eval}
+files=("$data/humaneval.jsonl" "$data/gsm8k.jsonl" "$data/mt_bench.jsonl")
+results=benchmarks/results
+mkdir -p "$results"
+flags=()
+for file in "${files[@]}"; do flags+=(--prompts "$file"); done
+last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" && mv "$1.part" "$1"; }
+
+.venv/bin/entmtp demo "${flags[@]}" --limit 60 --max-tokens 128 \
+    --methods plain,medusa-best,hydra-best --json | last_line "$results/speed-bfloat16.json"
+.venv/bin/entmtp demo "${flags[@]}" --limit 60 --max-tokens 128 --min-rows 16 \
+    --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
+.venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
+    --out "$results/identity-float32.json"

@@ -1,0 +1,42 @@
+"""Workloads, methods, paired measurement, report.
+
+Knows: engines from outside. Does not know: flags.
+"""
+
+from entmtp.bench.best_tree import TreeChoice, choose_tree, try_trees
+from entmtp.bench.comparison import Comparison, MethodFigures, compare
+from entmtp.bench.identity import Difference, find_differences
+from entmtp.bench.measure import Method, Run, Task, make_tasks, measure, run_task
+from entmtp.bench.methods import (
+    BASELINE,
+    RECIPES,
+    HeadsInUse,
+    heads_needed,
+    make_method,
+    parse_methods,
+)
+from entmtp.bench.workloads import load_workload
+
+__all__ = [
+    "BASELINE",
+    "RECIPES",
+    "Comparison",
+    "Difference",
+    "HeadsInUse",
+    "Method",
+    "MethodFigures",
+    "Run",
+    "Task",
+    "TreeChoice",
+    "choose_tree",
+    "compare",
+    "find_differences",
+    "heads_needed",
+    "load_workload",
+    "make_method",
+    "make_tasks",
+    "measure",
+    "parse_methods",
+    "run_task",
+    "try_trees",
+]

@@ -1,0 +1,55 @@
+"""Where figures were made: versions, machine, load. Knows: the machine it runs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from entmtp.target import TargetModel
+
+PACKAGES = ("entmtp", "torch", "transformers")
+
+
+def describe_environment(target: TargetModel) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a measurement, as JSON values."""
+    device = target.device
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version()} | {p: _version(p) for p in PACKAGES},
+        "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        "num_cpus": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "device": str(device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "model": target.name,
+        "model_fingerprint": target.fingerprint,
+    }
+
+
+def load_average() -> float | None:
+    """Processes that wanted a CPU over the last minute; None where the system does not say."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _version(package: str) -> str | None:
+    """None where a source tree is run without being installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

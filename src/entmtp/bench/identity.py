@@ -1,0 +1,85 @@
+"""Which outputs equal plain decoding's, and what the others differ by.
+
+Knows: runs, targets, case L02's ratio. Does not know: speed, methods beyond their names, reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+
+from entmtp.bench.measure import Run, Runs, Task
+from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
+from entmtp.decode import Sampling
+from entmtp.target import TargetModel
+
+Verdict = Literal["rounding", "fault", "unjudged"]
+
+
+class Difference(NamedTuple):
+    """The first token at which a method left plain decoding."""
+
+    method: str
+    prompt_id: str
+    num_common: int
+    """Tokens of the answer before it"""
+    plain_id: int | None
+    token_id: int | None
+    """None where that output had ended"""
+    ratio: float | None
+    """Of case L02; None where it does not apply"""
+    verdict: Verdict
+
+
+def find_differences(
+    runs: Runs, baseline: str, tasks: Sequence[Task], target: TargetModel, sampling: Sampling
+) -> tuple[Difference, ...]:
+    """Every method's first differences to the baseline, each judged.
+
+    In float32 any difference is a fault. In 16 bits it is rounding up to the ratio of 2.
+    """
+    found = [
+        (task, plain, run, index)
+        for name, others in runs.items()
+        if name != baseline
+        for task, plain, run in zip(tasks, runs[baseline], others, strict=True)
+        if (index := first_difference(plain.token_ids, run.token_ids)) is not None
+    ]
+    if not found:
+        return ()
+    exact = None if target.dtype == torch.float32 else float32_twin(target)
+    judge = _Judge(target, exact, sampling)
+    return tuple(judge(task, plain, run, index) for task, plain, run, index in found)
+
+
+class _Judge:
+    """Calls a difference rounding or a fault."""
+
+    def __init__(self, target: TargetModel, exact: TargetModel | None, sampling: Sampling) -> None:
+        self._target = target
+        self._exact = exact
+        self._sampling = sampling
+
+    def __call__(self, task: Task, plain: Run, run: Run, index: int) -> Difference:
+        expected, got = _token(plain, index), _token(run, index)
+        ratio: float | None = None
+        verdict: Verdict = "fault"
+        # Equal prefixes end alike: an output that just stops is never rounding.
+        if self._exact is not None and expected is not None and got is not None:
+            prefix = (*task.prompt_ids, *plain.token_ids[:index])
+            pair = (expected, got)
+            ratio = rounding_ratio(self._target, self._exact, prefix, pair, self._sampling)
+            verdict = verdict_of(ratio)
+        return Difference(run.method, task.prompt_id, index, expected, got, ratio, verdict)
+
+
+def verdict_of(ratio: float | None) -> Verdict:
+    if ratio is None:
+        return "unjudged"
+    return "rounding" if ratio <= MAX_RATIO else "fault"
+
+
+def _token(run: Run, index: int) -> int | None:
+    return run.token_ids[index] if index < len(run.token_ids) else None

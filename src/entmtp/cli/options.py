@@ -1,0 +1,221 @@
+"""Flags that several verbs share, in groups; and what of them contradicts what.
+
+A group is a frozen dataclass whose fields are flags; `with_options` turns a verb's parameters of
+such types into the flags. Defaults are those of the room that a flag belongs to.
+
+Knows: spellings and contradictions. Does not know: loaded models or heads.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import typer
+
+from entmtp.decode import Sampling
+from entmtp.engine import GenerationParams
+from entmtp.errors import BadInput
+from entmtp.heads import default_tree, locate_heads, read_static_trees
+from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
+from entmtp.target.embedded import EMBEDDED
+from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
+
+DEFAULT_MODEL = next(iter(EMBEDDED))
+DEFAULT_HEADS = "hydra"
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
+]
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """Which model, and how it is held in memory."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH|NAME",
+            help=f"{DEFAULT_MODEL} (embedded), a checkpoint folder, a .gguf file or a hub id.",
+        ),
+    ] = DEFAULT_MODEL
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="bfloat16|float16|float32",
+            help="Number format. In float32 speculative output equals plain output to the token;"
+            " in 16 bits up to rounding.",
+        ),
+    ] = "bfloat16"
+    device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
+        "cpu"
+    )
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """What drafts, and which tree it fills."""
+
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="medusa|hydra|PATH",
+            help="Draft heads: shipped ones by name, or a folder."
+            f" The embedded model has {DEFAULT_HEADS} where none are given.",
+        ),
+    ] = None
+    policy: Annotated[
+        Literal["plain", "static", "random"] | None,
+        typer.Option(
+            help="Which tree next. plain: no drafts; static: always --tree; random: another one"
+            " each step (for tests). Static where there are heads, else plain."
+        ),
+    ] = None
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a JSON file of rank"
+            " paths; the heads' own tree of about 16 drafts where none is given.",
+        ),
+    ] = None
+    acceptance: Annotated[
+        Literal["exact", "typical"],
+        typer.Option(
+            help="exact keeps the model's own output; typical is NOT lossless: it also keeps drafts"
+            " that the model merely finds likely (for comparison with published figures)."
+        ),
+    ] = "exact"
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen."""
+
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = (
+        Sampling.temperature
+    )
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens; 0: from all.")] = (
+        Sampling.top_k
+    )
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens up to this mass; 1: from all.")
+    ] = Sampling.top_p
+    seed: Annotated[int, typer.Option(help="Same seed, same text, with or without drafts.")] = (
+        Sampling.seed
+    )
+
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Where an answer ends."""
+
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Tokens to generate at the most, and never past the model's context. 0 generates"
+            " nothing and runs no step."
+        ),
+    ] = 512
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="End the text in front of this string; may be given several times.",
+        ),
+    ] = None
+
+    def params(self, sampling: Sampling) -> GenerationParams:
+        return GenerationParams(self.max_tokens, sampling, tuple(self.stop or ()))
+
+
+class DraftPlan(NamedTuple):
+    """Drafting as asked for, free of contradictions, before anything was loaded."""
+
+    heads: Path | None
+    policy: TreePolicy
+    acceptance: str
+
+
+def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
+    """What the flags mean together.
+
+    Raises:
+        BadInput: they contradict one another.
+        HeadsError, TreeError, ArtefactError: heads or tree are not what they should be.
+    """
+    policy = options.policy or ("static" if options.tree else None)
+    if options.tree and policy != "static":
+        raise BadInput(
+            f"--tree {options.tree} and --policy {policy} contradict each other; leave one out"
+        )
+    heads = options.heads
+    if heads is None and model in EMBEDDED and policy != "plain":
+        heads = DEFAULT_HEADS
+    policy = policy or ("static" if heads else "plain")
+    if policy != "plain" and heads is None:
+        raise BadInput(f"policy {policy} needs draft heads; pass --heads, or --policy plain")
+    if policy == "plain" and options.acceptance != "exact":
+        raise BadInput(f"--acceptance {options.acceptance} needs drafts, and the policy is plain")
+    if policy == "plain" or heads is None:
+        return DraftPlan(None, PlainPolicy(), options.acceptance)
+    folder = locate_heads(heads)
+    if policy == "random":
+        return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
+    tree = tree_by_name(options.tree) if options.tree else default_tree(folder)
+    return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
+
+
+def _trees_to_mix(folder: Path) -> tuple[Tree, ...]:
+    return (ROOT, default_tree(folder), *(entry.tree for entry in read_static_trees(folder)))
+
+
+def method_name(policy: TreePolicy, kind: str | None) -> str:
+    """What results call this way of decoding; `hydra-default` is Hydra with `medusa-63`."""
+    if kind is None:
+        return PlainPolicy.name
+    suffix = "default" if policy.trees == (medusa_63(),) else policy.name
+    return f"{kind.rstrip('+')}-{suffix}"
+
+
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Make flags of each parameter of `verb` whose type is a group of flags."""
+    hints = get_type_hints(verb, include_extras=True)
+    hints.pop("return", None)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name in groups:
+            parameters += _flags(groups[name])
+        else:
+            parameters.append(_keyword(name, hints[name], parameter.default))
+
+    @functools.wraps(verb)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        verb(**given)
+
+    del run.__wrapped__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _flags(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )

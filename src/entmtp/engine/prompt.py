@@ -1,0 +1,56 @@
+"""What may be given as a prompt, and its token ids.
+
+Knows: texts, ids, messages, the target's tokenizer and limits. Does not know: sequences, steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from entmtp.data import Message, chat_ids, plain_ids
+from entmtp.errors import BadInput
+from entmtp.target.model import TargetModel
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""A text (put into the model's chat form, if it has one), token ids, or a conversation."""
+
+
+def prompt_ids(target: TargetModel, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt that leaves room for an answer.
+
+    Raises:
+        BadInput: it is empty, too long for the context, or has ids that the model has not.
+    """
+    ids = _ids_of(target, prompt)
+    limit = target.max_length
+    if not ids:
+        raise BadInput("the prompt is empty; give at least one token")
+    if len(ids) >= limit:
+        raise BadInput(
+            f"the prompt has {len(ids)} tokens and the model's context {limit}; shorten the"
+            f" prompt to {limit - 1} tokens at the most"
+        )
+    odd = next((i for i in ids if not 0 <= i < target.vocab_size), None)
+    if odd is not None:
+        raise BadInput(f"token id {odd} is outside the vocabulary of {target.vocab_size}")
+    return ids
+
+
+def _ids_of(target: TargetModel, prompt: Prompt) -> list[int]:
+    if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
+        return [item for item in prompt if isinstance(item, int)]
+    tokenizer = target.tokenizer
+    if tokenizer is None:
+        raise BadInput("this model has no tokenizer; give the prompt as token ids")
+    if not isinstance(prompt, str):
+        messages = [item for item in prompt if isinstance(item, Message)]
+        if len(messages) < len(prompt):
+            raise BadInput(
+                "the prompt is neither text, nor token ids, nor messages; give one of them"
+            )
+        return chat_ids(tokenizer, messages)
+    if not prompt.strip():
+        raise BadInput("the prompt is empty; give some text")
+    if tokenizer.chat_template:
+        return chat_ids(tokenizer, [Message("user", prompt)])
+    return plain_ids(tokenizer, prompt)

@@ -1,0 +1,38 @@
+"""Draft heads: Medusa, Hydra, Hydra++, and their own format on disk.
+
+Knows: the target model's hidden states and rows, trees as slots to fill. Does not know:
+acceptance, sampling, sequences, training. A new kind is one file and one line in `registry.py`.
+"""
+
+from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, PrefixShape, check_tree
+from entmtp.heads.format import load_heads, locate_heads, save_heads
+from entmtp.heads.registry import KINDS, build_heads, prefix_shape, start_from_target
+from entmtp.heads.static_trees import (
+    StaticTree,
+    default_tree,
+    read_static_trees,
+    write_static_trees,
+)
+from entmtp.heads.vocabulary import choose_draft_ids, coverage, inverse_map
+
+__all__ = [
+    "KINDS",
+    "Draft",
+    "DraftHeads",
+    "HeadsConfig",
+    "PrefixShape",
+    "StaticTree",
+    "build_heads",
+    "check_tree",
+    "choose_draft_ids",
+    "coverage",
+    "default_tree",
+    "inverse_map",
+    "load_heads",
+    "locate_heads",
+    "prefix_shape",
+    "read_static_trees",
+    "save_heads",
+    "start_from_target",
+    "write_static_trees",
+]

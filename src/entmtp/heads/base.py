@@ -1,0 +1,203 @@
+"""What every kind of draft heads has in common: sizes, output rows, the way of asking for a draft.
+
+Knows: the target's hidden states, its embedding and output rows, and the geometry of a tree.
+Does not know: which draft is accepted, sampling, sequences, training.
+
+The hidden state h_t (after the target was fed token x_t) fixes the root x_{t+1}; head k
+(0-based) proposes x_{t+k+2}, the nodes at depth k + 1.
+
+Dimension key: B batch · T tree slots · A newly committed tokens · K draft heads · H hidden size ·
+V vocabulary · W draft vocabulary · N any number of rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from entmtp.errors import TreeError
+
+if TYPE_CHECKING:
+    from entmtp.target import TargetModel
+    from entmtp.target.cache import KVCache
+    from entmtp.trees import Tree, TreeBuffers
+
+
+class Draft(NamedTuple):
+    """A proposed tree of tokens."""
+
+    ids: torch.Tensor
+    """`[B, T]` target ids; the root at slot 0."""
+    log_probs: torch.Tensor
+    """`[B, T]` float32, of each node given its parent; the root's is 0."""
+
+
+@dataclass(frozen=True)
+class PrefixShape:
+    """Sizes of the decoder layer that Hydra++ runs over the target's hidden states."""
+
+    num_attention_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_length: int
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Everything that fixes the shape of a set of heads."""
+
+    kind: str
+    hidden_size: int
+    vocab_size: int
+    num_draft_heads: int
+    num_layers: int
+    """Residual blocks of each head, the first included."""
+    draft_vocab_size: int
+    """Rows of the output layer; fewer than `vocab_size` where there is an id map."""
+    output: str
+    """`own`: one trained output layer for each head. `target`: the target's rows, shared."""
+    prefix: PrefixShape | None = None
+
+
+class DraftHeads(nn.Module, ABC):
+    """Draft heads of one target. `bind` them to it before use."""
+
+    has_output_bias: ClassVar[bool] = False
+    """Whether an output layer of its own has a bias in this kind's published form."""
+    needs_path: ClassVar[bool] = False
+    """Whether a head sees the tokens between the root and the node it proposes."""
+
+    draft_ids: torch.Tensor | None
+    output_rows: torch.Tensor | None
+    output_row_bias: torch.Tensor | None
+    embedding: torch.Tensor | None
+
+    def __init__(self, config: HeadsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.kind = config.kind
+        self.num_draft_heads = config.num_draft_heads
+        self.hidden_size = config.hidden_size
+        self.vocab_size = config.vocab_size
+        self.dropout = nn.Dropout(0.0)
+        is_reduced = config.draft_vocab_size < config.vocab_size
+        ids = torch.zeros(config.draft_vocab_size, dtype=torch.long) if is_reduced else None
+        self.register_buffer("draft_ids", ids)
+        for name in ("output_rows", "output_row_bias", "embedding"):
+            self.register_buffer(name, None, persistent=False)
+        if config.output == "own":
+            shape = (config.num_draft_heads, config.draft_vocab_size)
+            self.output_weight = nn.Parameter(torch.zeros(*shape, config.hidden_size))
+            if self.has_output_bias:
+                self.output_bias = nn.Parameter(torch.zeros(shape))
+
+    def bind(self, target: TargetModel) -> None:
+        """Take from the target what is not stored in the heads' own file."""
+        if self.needs_path:
+            self.embedding = target.embedding_weight.detach()
+        if self.config.output == "target":
+            ids = slice(None) if self.draft_ids is None else self.draft_ids
+            rows = target.output_weight.detach()[ids]
+            # Less their mean: every logit of a position moves by the same, which no probability
+            # and no rank sees, and smaller logits are rounded less in 16 bits.
+            self.output_rows = (rows.float() - rows.float().mean(0)).to(rows.dtype)
+            bias = target.output_bias
+            self.output_row_bias = None if bias is None else bias.detach()[ids]
+
+    def output(self, head: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight `[W, H]` and bias `[W]` of one head's output layer."""
+        if self.config.output == "target":
+            assert self.output_rows is not None, "bind the heads to their target first"
+            return self.output_rows, self.output_row_bias
+        return self.output_weight[head], self.output_bias[head] if self.has_output_bias else None
+
+    def logits(self, head: int, features: torch.Tensor) -> torch.Tensor:
+        """Logits over the draft vocabulary: features `[..., H]` to `[..., W]`."""
+        weight, bias = self.output(head)
+        return linear(features, weight, bias)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """The target's input embedding of target ids `[...]`: `[..., H]`."""
+        assert self.embedding is not None, "bind the heads to their target first"
+        return nn.functional.embedding(ids, self.embedding)
+
+    def to_target_ids(self, draft_rows: torch.Tensor) -> torch.Tensor:
+        """Row numbers of the output layer to the target's ids."""
+        return draft_rows if self.draft_ids is None else self.draft_ids[draft_rows]
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache | None:
+        """A cache for `observe`, where the kind keeps one."""
+        del batch_size, capacity
+        return None
+
+    def observe(
+        self,
+        hidden: torch.Tensor,  # [B, A, H]
+        cache: KVCache | None,
+        counts: Sequence[int],
+    ) -> torch.Tensor:
+        """Take in the hidden states of newly committed tokens; the context `[B, H]` of the last.
+
+        Row b holds `counts[b]` real states, then padding.
+        """
+        del cache
+        return last_of_each(hidden, counts)
+
+    def context(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Contexts of all positions of whole rows at once: `[B, S, H]` to `[B, S, H]`."""
+        return hidden
+
+    @abstractmethod
+    def features(
+        self,
+        head: int,
+        context: torch.Tensor,  # [..., H]
+        path: torch.Tensor | None,  # [..., (head + 1)·H] embeddings of root … parent
+    ) -> torch.Tensor:
+        """Input `[..., H]` of one head's output layer."""
+
+    @abstractmethod
+    def draft(
+        self,
+        context: torch.Tensor,  # [B, H]
+        root_ids: torch.Tensor,  # [B]
+        buffers: TreeBuffers,
+    ) -> Draft:
+        """Fill a tree with tokens, as deep as `buffers.depth` and no deeper."""
+
+
+def last_of_each(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Of `[B, A, H]`, the entry `counts[b] - 1` of each row: `[B, H]`."""
+    assert min(counts) > 0, "every row must hold a new token"
+    if min(counts) == max(counts):
+        return values[:, counts[0] - 1]
+    places = torch.tensor(counts, device=values.device) - 1
+    return values[torch.arange(len(counts), device=values.device), places]
+
+
+def check_tree(heads: DraftHeads, tree: Tree) -> None:
+    """Refuse a tree that these heads cannot fill.
+
+    Raises:
+        TreeError: the tree is deeper than there are heads, or asks for a rank that they lack.
+    """
+    if tree.depth > heads.num_draft_heads:
+        raise TreeError(
+            f"the tree is {tree.depth} deep but there are {heads.num_draft_heads} draft heads;"
+            " use a shallower tree or heads trained with more"
+        )
+    top = tree.max_rank
+    if top >= heads.config.draft_vocab_size:
+        raise TreeError(
+            f"the tree uses rank {top} but the heads' vocabulary has"
+            f" {heads.config.draft_vocab_size} tokens; use a narrower tree"
+        )

@@ -1,0 +1,63 @@
+"""Medusa heads: independent of one another, each a function of the context alone.
+
+Knows: residual blocks of all heads as stacked weights, so that one product serves them all.
+Does not know: what tokens lie between the root and the node it proposes.
+
+Dimension key: B batch · T tree slots · K draft heads · L residual blocks · H hidden size ·
+W draft vocabulary · N rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, silu
+
+from entmtp.heads.base import Draft, DraftHeads, HeadsConfig
+from entmtp.heads.level import choose, empty_draft, fill_level
+from entmtp.trees import TreeBuffers
+
+
+class MedusaHeads(DraftHeads):
+    """`x + SiLU(linear(x))`, L times, then an output layer; zero weights make it the identity."""
+
+    def __init__(self, config: HeadsConfig) -> None:
+        super().__init__(config)
+        heads, layers, hidden = config.num_draft_heads, config.num_layers, config.hidden_size
+        self.block_weight = nn.Parameter(torch.zeros(heads, layers, hidden, hidden))
+        self.block_bias = nn.Parameter(torch.zeros(heads, layers, hidden))
+
+    def features(self, head: int, context: torch.Tensor, path: torch.Tensor | None) -> torch.Tensor:
+        del path
+        state = context
+        for weight, bias in zip(self.block_weight[head], self.block_bias[head], strict=True):
+            state = state + silu(linear(self.dropout(state), weight, bias))
+        dropped: torch.Tensor = self.dropout(state)
+        return dropped
+
+    def all_features(self, context: torch.Tensor, num_heads: int) -> torch.Tensor:
+        """The first heads at once: context `[B, H]` to `[K, B, H]`."""
+        state = context.expand(num_heads, *context.shape)
+        for layer in range(self.config.num_layers):
+            weight = self.block_weight[:num_heads, layer]
+            bias = self.block_bias[:num_heads, layer, None]
+            state = state + silu(torch.baddbmm(bias, state, weight.mT))
+        return state
+
+    def all_logits(self, features: torch.Tensor) -> torch.Tensor:
+        """`[K, B, H]` to `[K, B, W]` in one product."""
+        if self.config.output == "target":
+            return self.logits(0, features)
+        return torch.bmm(features, self.output_weight[: features.shape[0]].mT)
+
+    def draft(self, context: torch.Tensor, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
+        draft = empty_draft(root_ids, buffers)
+        if not buffers.levels:
+            return draft
+        num_heads = len(buffers.levels)
+        logits = self.all_logits(self.all_features(context, num_heads))
+        for level, rows in zip(buffers.levels, logits, strict=True):
+            # One row of children serves every parent of the level: they do not see the parent.
+            chosen = choose(rows[:, None], level.num_ranks)
+            fill_level(draft, level, chosen, self.draft_ids, shared_row=True)
+        return draft

@@ -1,0 +1,118 @@
+"""The prefix layer of Hydra++: one decoder layer over the target's hidden states.
+
+Knows: a one-layer `transformers` Llama body fed hidden states as embeddings, with its own rotary
+positions, norms and cache. Does not know: heads, trees, the target.
+
+Dimension key: B batch · S positions of whole rows · A new tokens · H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaModel
+
+from entmtp.heads.base import PrefixShape
+from entmtp.target.attention import ATTENTION_NAME
+from entmtp.target.cache import KVCache, LayerShape
+from entmtp.target.masks import additive, causal_among, step_mask
+from entmtp.target.model import TargetModel
+
+
+class PrefixLayer(nn.Module):
+    """Turns hidden states `[B, S, H]` into contexts `[B, S, H]`, each of its past alone."""
+
+    def __init__(self, hidden_size: int, shape: PrefixShape) -> None:
+        super().__init__()
+        self.shape = shape
+        config = LlamaConfig(
+            vocab_size=1,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+            hidden_size=hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=1,
+            num_attention_heads=shape.num_attention_heads,
+            num_key_value_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            rms_norm_eps=shape.rms_norm_eps,
+            max_position_embeddings=shape.max_length,
+            rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        )
+        config._attn_implementation = ATTENTION_NAME
+        self.body: Any = LlamaModel(config)
+        del self.body.embed_tokens  # fed hidden states, never ids
+
+    @torch.no_grad()
+    def start(self, target: TargetModel, sample: torch.Tensor, source: str) -> None:
+        """Starting weights with which contexts lie near the hidden states `sample` `[N, H]`.
+
+        Args:
+            source: `target` copies the target's last layer, if it has the same tensors; `random`
+                does not. Both begin as the identity: what the layer adds is zero at first.
+        """
+        layer = self.body.layers[0]
+        layers: Any = getattr(target.transformers_model.base_model, "layers", None)
+        given = layers[-1].state_dict() if layers is not None else {}
+        own = layer.state_dict()
+        is_same = {n: v.shape for n, v in given.items()} == {n: v.shape for n, v in own.items()}
+        if source == "target" and is_same:
+            layer.load_state_dict(given)
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+        # The norm divides by each state's rms; its weight puts a typical one back.
+        self.body.norm.weight.fill_(sample.square().mean(-1).sqrt().mean())
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """All positions of whole rows at once; padding must lie behind the real ones."""
+        rows = hidden.shape[1]
+        positions = torch.arange(rows, device=hidden.device)[None]
+        mask = causal_among(1, rows, hidden.device)[:, None]
+        return self._run(hidden, positions, mask, None)
+
+    def extend(self, hidden: torch.Tensor, cache: KVCache, counts: Sequence[int]) -> torch.Tensor:
+        """Contexts of new tokens `[B, A, H]`; commits the first `counts[b]` of each row."""
+        batch, rows, _ = hidden.shape
+        cache.reserve(max(cache.lengths) + rows)
+        lengths = torch.tensor(cache.lengths, device=hidden.device)[:, None]
+        positions = lengths + torch.arange(rows, device=hidden.device)
+        mask = step_mask(cache.lengths, causal_among(batch, rows, hidden.device))
+        contexts = self._run(hidden, positions, mask, cache)
+        cache.advance(counts)
+        return contexts
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        layout = [LayerShape(self.shape.num_kv_heads, self.shape.head_dim, self.shape.head_dim)]
+        weight = self.body.norm.weight
+        return KVCache.allocate(
+            layout, batch_size, capacity, dtype=weight.dtype, device=weight.device
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Casts leave the rotary frequencies in float32: positions do not fit in 16 bits."""
+        rotary = self.body.rotary_emb
+        exact = rotary.inv_freq
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it so
+        rotary.inv_freq = exact.to(rotary.inv_freq.device)
+        return self
+
+    def _run(
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: KVCache | None,
+    ) -> torch.Tensor:
+        output = self.body(
+            inputs_embeds=hidden,
+            position_ids=positions,
+            attention_mask=additive(mask, hidden.dtype),
+            cache=cache,
+            use_cache=cache is not None,
+        )
+        contexts: torch.Tensor = output.last_hidden_state
+        return contexts

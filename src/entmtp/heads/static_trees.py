@@ -1,0 +1,84 @@
+"""`trees.json` beside heads: their best static trees of several sizes, found in training.
+
+Knows: the file. Does not know: how the trees were found, or which size is best on a machine.
+
+Mean acceptance lengths (bonus token included) are of held-out rows; the trees were picked on
+training rows. They are nested: a larger one contains the smaller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from entmtp.errors import ArtefactError, TreeError
+from entmtp.trees import Tree, medusa_63
+
+SCHEMA_VERSION = 1
+FILE_NAME = "trees.json"
+DEFAULT_DRAFT_TOKENS = 16
+
+
+class StaticTree(NamedTuple):
+    """One tree and what it brought on held-out rows."""
+
+    tree: Tree
+    mean_acceptance_length: float
+
+
+def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
+    """Write the file, whole or not at all."""
+    entries = [
+        {
+            "num_draft_tokens": entry.tree.num_draft_tokens,
+            "mean_acceptance_length": round(entry.mean_acceptance_length, 4),
+            "paths": [list(path) for path in entry.tree.paths if path],
+        }
+        for entry in trees
+    ]
+    lines = ",\n  ".join(json.dumps(entry) for entry in entries)
+    text = f'{{"schema_version": {SCHEMA_VERSION}, "trees": [\n  {lines}\n]}}\n'
+    half = Path(folder) / f".{FILE_NAME}.{os.getpid()}"
+    half.write_text(text, encoding="utf-8")
+    half.replace(Path(folder) / FILE_NAME)
+
+
+def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
+    """The trees of a heads folder, smallest first; none where the file is missing.
+
+    Raises:
+        ArtefactError: the file is broken.
+    """
+    path = Path(folder) / FILE_NAME
+    if not path.exists():
+        return ()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema_version"] != SCHEMA_VERSION:
+            raise ArtefactError(
+                f"{path} has schema version {content['schema_version']}, this program reads"
+                f" {SCHEMA_VERSION}; make it again with train-heads --trees-only"
+            )
+        trees = [
+            StaticTree(Tree.from_paths(entry["paths"]), float(entry["mean_acceptance_length"]))
+            for entry in content["trees"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, TreeError) as error:
+        raise ArtefactError(
+            f"{path} is broken ({error}); make it again with train-heads --trees-only"
+        ) from error
+    return tuple(sorted(trees, key=lambda entry: entry.tree.num_nodes))
+
+
+def default_tree(folder: str | Path) -> Tree:
+    """The stored tree of 16 drafts, or the nearest; Medusa's own where none is stored."""
+    stored = read_static_trees(folder)
+    if not stored:
+        return medusa_63()
+    return min(
+        (entry.tree for entry in stored),
+        key=lambda tree: abs(tree.num_draft_tokens - DEFAULT_DRAFT_TOKENS),
+    )

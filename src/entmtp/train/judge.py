@@ -1,0 +1,96 @@
+"""How good heads are: ranks on held-out rows, and the acceptance lengths that follow.
+
+Knows: heads, rows, named trees. Does not know: optimiser, checkpoints.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from entmtp.heads import DraftHeads, StaticTree
+from entmtp.train.config import TrainConfig
+from entmtp.train.dataset import Split, load_batch, pack
+from entmtp.train.model import LabelMap, batch_ranks
+from entmtp.train.replay import Ranks, best_static_tree, mean_acceptance_length, top_shares
+from entmtp.train.shards import FeatureReader, RowRef
+from entmtp.trees import Tree, tree_by_name
+
+TOP_LIMITS = (1, 3, 10)
+TREE_SIZES = (4, 16, 64)
+STATIC_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64)
+"""Draft tokens of the trees that are stored beside the heads."""
+
+
+class JudgingRows(NamedTuple):
+    """Batches of rows to count paths on, and of held-out rows to judge by."""
+
+    seen: list[list[RowRef]]
+    held_out: list[list[RowRef]]
+
+
+def judging_rows(split: Split, config: TrainConfig) -> JudgingRows:
+    """A fair sample of both sides of a split: its rows are ordered by a hash."""
+    limit = config.max_validation_rows
+    return JudgingRows(
+        pack(split.train[:limit], config.batch_tokens),
+        pack(split.validation[:limit], config.batch_tokens),
+    )
+
+
+def judge(
+    heads: DraftHeads,
+    rows: JudgingRows,
+    reader: FeatureReader,
+    labels: LabelMap,
+    config: TrainConfig,
+) -> dict[str, Any]:
+    """Per-head shares in the top 1, 3, 10 and mean acceptance lengths, on held-out rows.
+
+    Trees found by counting are counted on training rows and judged on held-out ones.
+    """
+    heads.eval()
+    seen = trace_rows(heads, rows.seen, reader, labels)
+    held_out = trace_rows(heads, rows.held_out or rows.seen, reader, labels)
+    trees = judged_trees(seen, heads.num_draft_heads, config.judge_nodes)
+    lengths = {name: mean_acceptance_length(held_out, tree) for name, tree in trees.items()}
+    shares = top_shares(held_out, TOP_LIMITS)
+    return {
+        "judged": lengths[f"best-{config.judge_nodes}"],
+        "mean_acceptance_length": lengths,
+        "seen_mean_acceptance_length": {
+            name: mean_acceptance_length(seen, tree) for name, tree in trees.items()
+        },
+        "top_shares": {
+            f"top-{limit}": [head[i] for head in shares] for i, limit in enumerate(TOP_LIMITS)
+        },
+        "num_rows": len(held_out),
+        "num_tokens": sum(len(ranks) for ranks in held_out),
+        "median_row": statistics.median(len(ranks) for ranks in held_out),
+    }
+
+
+def judged_trees(seen: Sequence[Ranks], num_draft_heads: int, judge_nodes: int) -> dict[str, Tree]:
+    """Named trees, cut to the depth that the heads reach, and the best ones by counting."""
+    trees = {
+        name: tree_by_name(name).truncate(num_draft_heads) for name in ("chain-4", "medusa-63")
+    }
+    for size in sorted({*TREE_SIZES, judge_nodes}):
+        trees[f"best-{size}"] = best_static_tree(seen, size)
+    return trees
+
+
+def static_trees(seen: Sequence[Ranks], held_out: Sequence[Ranks]) -> list[StaticTree]:
+    """The best tree of each size by counting on `seen`, with its figure on `held_out`."""
+    trees = [best_static_tree(seen, size + 1) for size in STATIC_SIZES]
+    return [StaticTree(tree, mean_acceptance_length(held_out, tree)) for tree in trees]
+
+
+def trace_rows(
+    heads: DraftHeads, batches: Iterable[Sequence[RowRef]], reader: FeatureReader, labels: LabelMap
+) -> list[Ranks]:
+    """Rank traces of all rows."""
+    return [
+        ranks for refs in batches for ranks in batch_ranks(heads, load_batch(reader, refs), labels)
+    ]

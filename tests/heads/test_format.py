@@ -1,0 +1,184 @@
+"""Heads on disk: what is written is read, and what does not fit is named (M03, M09, M13, B17)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draft_heads import random_heads
+from entmtp.errors import ArtefactError, HeadsError
+from entmtp.heads import (
+    HeadsConfig,
+    StaticTree,
+    build_heads,
+    default_tree,
+    load_heads,
+    read_static_trees,
+    save_heads,
+    start_from_target,
+    write_static_trees,
+)
+from entmtp.target import TargetModel
+from entmtp.trees import chain, full, medusa_63, tree_buffers
+from fixtures import tiny, tiny_model
+
+KINDS = ("medusa", "hydra", "hydra++")
+
+
+def saved(folder: Path, kind: str = "medusa") -> Path:
+    save_heads(random_heads(tiny(), kind), folder, tiny(), {"seed": 1}, torch.float32)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_come_back_as_they_were(kind: str, tmp_path: Path) -> None:
+    before = random_heads(tiny(), kind)
+    after = load_heads(saved(tmp_path, kind), tiny())
+    assert after.config == before.config
+    for name, value in before.state_dict().items():
+        assert torch.equal(after.state_dict()[name], value), name
+    assert json.loads((tmp_path / "heads.json").read_text())["provenance"] == {"seed": 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["heads.json", "heads.safetensors"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_the_target_are_not_stored(kind: str, tmp_path: Path) -> None:
+    target = tiny(vocab_size=40)
+    prefix = random_heads(target, kind).config.prefix
+    heads = build_heads(HeadsConfig(kind, 64, 40, 3, 2, 10, "target", prefix))
+    heads.draft_ids.copy_(torch.arange(0, 40, 4))
+    heads.bind(target)
+    save_heads(heads, tmp_path, target, {}, torch.float32)
+    names = load_file(tmp_path / "heads.safetensors").keys()
+    assert not any("output" in name or "embed" in name for name in names)
+    loaded = load_heads(tmp_path, target)
+    rows = target.output_weight[::4]
+    assert torch.allclose(loaded.output(0)[0], rows - rows.mean(0), atol=1e-6)
+    buffers = tree_buffers((full(2, 3),), torch.device("cpu"))
+    context = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+    drafts = [h.eval().draft(context, torch.tensor([1]), buffers) for h in (heads, loaded)]
+    assert torch.equal(drafts[0].ids, drafts[1].ids)
+
+
+def test_M03_own_rows_start_as_the_tied_embedding(tmp_path: Path) -> None:
+    model = tiny_model(vocab_size=24)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "model")
+    tied = type(model).from_pretrained(tmp_path / "model")
+    target = TargetModel.from_transformers(tied)
+    heads = build_heads(HeadsConfig("medusa", 64, 24, 2, 1, 24, "own"))
+    start_from_target(heads, target)
+    for head in range(2):
+        assert torch.equal(heads.output(head)[0], target.embedding_weight)
+
+
+def delete(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["block_bias"]
+
+
+def add(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["surplus.weight"] = torch.zeros(1)
+
+
+def rename(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["block_offset"] = tensors.pop("block_bias")
+
+
+def reshape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["block_bias"] = tensors["block_bias"][:, :, :9].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (delete, "missing: block_bias; unexpected: none"),
+        (add, "missing: none; unexpected: surplus.weight"),
+        (rename, "missing: block_bias; unexpected: block_offset"),
+        (reshape, r"block_bias has shape \[4, 1, 9\], expected \[4, 1, 64\]"),
+    ],
+)
+def test_M13_wrong_tensors_are_named(
+    change: Callable[[dict[str, torch.Tensor]], None], words: str, tmp_path: Path
+) -> None:
+    file = saved(tmp_path) / "heads.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    with pytest.raises(ArtefactError, match=words):
+        load_heads(tmp_path, tiny())
+
+
+def test_M13_broken_files_are_named(tmp_path: Path) -> None:
+    file = saved(tmp_path) / "heads.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ArtefactError, match=r"heads.safetensors is not a readable"):
+        load_heads(tmp_path, tiny())
+    (tmp_path / "heads.json").write_text("{")
+    with pytest.raises(ArtefactError, match=r"heads.json is not readable JSON"):
+        load_heads(tmp_path, tiny())
+    with pytest.raises(HeadsError, match=r"heads.json is missing there"):
+        load_heads(tmp_path / "nowhere", tiny())
+
+
+def test_M13_not_a_number_is_warned_of(tmp_path: Path) -> None:
+    file = saved(tmp_path) / "heads.safetensors"
+    tensors = load_file(file)
+    tensors["block_bias"][0, 0, 0] = float("nan")
+    save_file(tensors, file)
+    with pytest.warns(UserWarning, match="block_bias holds NaN"):
+        load_heads(tmp_path, tiny())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("hidden_size", 32, "hidden size 32, the model tiny-llama has 64"),
+        ("vocab_size", 50, "vocabulary 50, the model tiny-llama has 8"),
+    ],
+)
+def test_M09_heads_of_another_base_are_refused(
+    field: str, value: int, words: str, tmp_path: Path
+) -> None:
+    file = saved(tmp_path) / "heads.json"
+    description = json.loads(file.read_text())
+    description["config"][field] = value
+    file.write_text(json.dumps(description))
+    with pytest.raises(HeadsError, match=words):
+        load_heads(tmp_path, tiny())
+
+
+def test_M09_another_base_of_the_same_size_is_warned_of(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.warns(UserWarning, match=f"{tiny().fingerprint}.*{tiny(seed=1).fingerprint}"):
+        load_heads(tmp_path, tiny(seed=1))
+
+
+def test_B17_a_reduced_vocabulary_without_its_map_is_refused(tmp_path: Path) -> None:
+    target = tiny(vocab_size=60)
+    heads = build_heads(HeadsConfig("medusa", 64, 60, 2, 1, 50, "own"))
+    heads.draft_ids.copy_(torch.arange(50))
+    save_heads(heads, tmp_path, target, {})
+    load_heads(tmp_path, target)
+    tensors = load_file(tmp_path / "heads.safetensors")
+    del tensors["draft_ids"]
+    save_file(tensors, tmp_path / "heads.safetensors")
+    with pytest.raises(ArtefactError, match="missing: draft_ids"):
+        load_heads(tmp_path, target)
+
+
+def test_static_trees_come_back_smallest_first(tmp_path: Path) -> None:
+    assert read_static_trees(tmp_path) == ()
+    assert default_tree(tmp_path) == medusa_63()
+    trees = (StaticTree(chain(2), 1.5), StaticTree(full(4, 2), 2.25))
+    write_static_trees(tmp_path, trees[::-1])
+    assert read_static_trees(tmp_path) == trees
+    assert default_tree(tmp_path) == full(4, 2)
+    (tmp_path / "trees.json").write_text('{"schema_version": 1, "trees": [{"paths": [[0, 1]]}]}')
+    with pytest.raises(ArtefactError, match=r"trees.json is broken"):
+        read_static_trees(tmp_path)

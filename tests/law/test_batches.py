@@ -1,0 +1,82 @@
+"""Sequences that step together, come and go, are each what they would be alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from draft_heads import KINDS, overfit_heads
+from entmtp.decode import Sampling
+from entmtp.engine import Engine, GenerationParams
+from entmtp.heads import DraftHeads
+from entmtp.scheduler import RandomPolicy, StaticPolicy
+from entmtp.trees import ROOT, Tree, chain, full
+from fixtures import tiny
+from reference import Request, ids_of, random_prompts, result_of, run
+
+SHAPES = (ROOT, chain(3), full(3, 2), Tree.from_paths([(2,), (2, 1), (5,)]))
+
+
+@lru_cache
+def requests() -> tuple[Request, ...]:
+    """Of every length and every kind, some over at once."""
+    prompts = random_prompts(12, 8, longest=30, seed=3)
+    params = [
+        GenerationParams(
+            max_tokens=1 + (39 + 7 * index) % 40,
+            sampling=Sampling(0.9 * (index % 3), top_k=index % 4, seed=index),
+            stop_token_ids=(index % 8,) if index % 5 == 0 else (),
+        )
+        for index in range(len(prompts))
+    ]
+    return tuple(zip(prompts, params, strict=True))
+
+
+@lru_cache
+def alone() -> list[tuple[int, ...]]:
+    return ids_of(run(Engine(tiny(), max_batch_size=1), requests()))
+
+
+def heads(kind: str) -> DraftHeads:
+    texts = run(Engine(tiny()), [([token], GenerationParams(24)) for token in range(8)])
+    return overfit_heads(tiny(), kind, tuple(ids_of(texts)))
+
+
+@pytest.mark.parametrize("size", [1, 4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_company_any_batch_size(kind: str, size: int) -> None:
+    engine = Engine(tiny(), heads(kind), RandomPolicy(SHAPES), max_batch_size=size)
+    assert ids_of(run(engine, requests())) == alone()
+    assert engine.num_running == engine.num_waiting == engine.num_cache_bytes == 0
+
+
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_generate_many(size: int) -> None:
+    prompts = [prompt for prompt, _ in requests()]
+    params = GenerationParams(16, Sampling(0.8, seed=4))
+    lone = [Engine(tiny()).generate(prompt, params).token_ids for prompt in prompts]
+    engine = Engine(tiny(), heads("hydra"), StaticPolicy(chain(3)), max_batch_size=size)
+    assert ids_of(engine.generate_many(prompts, params)) == lone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_that_are_cancelled_and_late_comers(kind: str) -> None:
+    engine = Engine(tiny(), heads(kind), RandomPolicy(SHAPES), max_batch_size=5)
+    ids = [engine.add(prompt, params) for prompt, params in requests()[:6]]
+    engine.step()
+    engine.cancel(ids[0])  # of the first row: the last one moves there
+    engine.step()
+    engine.cancel(ids[5])  # perhaps still waiting
+    ids += [engine.add(prompt, params) for prompt, params in requests()[6:]]
+    engine.step()
+    engine.cancel(ids[7])
+    results = [result_of(engine, request_id) for request_id in ids]
+    for index, (result, expected) in enumerate(zip(results, alone(), strict=True)):
+        if result.finish_reason == "cancelled":
+            assert index in (0, 5, 7)
+            assert result.token_ids == expected[: len(result.token_ids)]
+        else:
+            assert result.token_ids == expected
+    assert sum(result.finish_reason == "cancelled" for result in results) >= 2
+    assert engine.num_cache_bytes == 0

@@ -1,0 +1,117 @@
+"""Which positions are trained on what, and that the whole chain learns it (case T02)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from entmtp.engine import Engine, GenerationParams
+from entmtp.errors import BadInput
+from entmtp.heads import load_heads
+from entmtp.scheduler import StaticPolicy
+from entmtp.train.config import TrainConfig
+from entmtp.train.dataset import load_batch, pack, plan_epoch, split_rows, supervised
+from entmtp.train.features import FeatureConfig, extract_features
+from entmtp.train.pipeline import train_from_features
+from entmtp.train.rows import Row
+from entmtp.train.shards import FeatureReader, list_rows
+from entmtp.trees import chain
+from fixtures import ring
+from training_rows import ring_rows
+
+RING = 12
+
+
+def test_T02_labels_are_the_tokens_two_and_more_behind(tmp_path: Path) -> None:
+    rows = [
+        Row("short", "", 0.0, (3, 4, 5, 6), (7, 8)),
+        Row("long", "", 0.0, (0, 1, 2), (3, 4, 5, 6, 7)),
+    ]
+    extract_features(ring(RING), rows, tmp_path, FeatureConfig())
+    refs = sorted(list_rows(tmp_path), key=lambda ref: ref.length)
+    batch = load_batch(FeatureReader(), refs)
+    length = batch.ids.shape[1]
+    found = {}
+    for head in range(4):
+        where = supervised(batch.has_label, head)
+        labels = batch.ids.flatten()[where.teacher + 1]
+        assert torch.equal(batch.ids.flatten()[where.context + head + 2], labels)
+        # The teacher is the target's distribution at the label's own place: a RING is sure of it.
+        teacher = batch.teacher_ids.flatten(0, 1)[where.teacher, 0]
+        assert torch.equal(teacher, labels)
+        found[head] = [
+            (place // length, place % length, label)
+            for place, label in zip(where.context.tolist(), labels.tolist(), strict=True)
+        ]
+    # (row, position, token): the first answer token is trained, the last one too, no padding.
+    assert found[0] == [(0, 2, 7), (0, 3, 8), (1, 1, 3), (1, 2, 4), (1, 3, 5), (1, 4, 6), (1, 5, 7)]
+    assert found[3] == [(0, 0, 8), (1, 0, 5), (1, 1, 6), (1, 2, 7)]
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
+def test_T02_trained_heads_know_the_ring(kind: str, tmp_path: Path) -> None:
+    target = ring(RING)
+    extract_features(target, ring_rows(RING, 24), tmp_path / "features", FeatureConfig())
+    config = TrainConfig(
+        kind=kind,
+        num_layers=1,
+        draft_vocab_size=0,
+        output="own",
+        epochs=300 / 2,
+        batch_tokens=400,
+        lr=2e-2,
+        warmup_steps=10,
+        dropout=0.0,
+        weight_decay=0.0,
+        validation_share=0.2,
+        validate_every=100,
+        checkpoint_every=1000,
+    )
+    with pytest.warns(UserWarning, match="only 24 rows"):
+        trained = train_from_features(
+            target, tmp_path / "features", tmp_path / "work", tmp_path / "heads", config
+        )
+    assert trained.result.validation["top_shares"]["top-1"] == [1.0] * 4
+    # Each step brings 5, but rows of 15 to 19 tokens cut their last one short.
+    assert trained.result.validation["mean_acceptance_length"]["chain-4"] > 4.0
+    heads = load_heads(tmp_path / "heads", target)
+    engine = Engine(target, heads, StaticPolicy(chain(4)))
+    result = engine.generate([5, 6, 7], GenerationParams(max_tokens=41))
+    assert list(result.token_ids) == [(8 + i) % RING for i in range(41)]
+    assert result.stats.mean_acceptance_length == pytest.approx(5.0)
+
+
+def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
+    rows = [
+        Row(f"{start}-{size}", "", 0.0, (start, start + 1), tuple(range(3, 3 + size)))
+        for start in range(10)
+        for size in (2, 3, 4)
+    ]
+    extract_features(ring(RING), rows, tmp_path, FeatureConfig())
+    refs = list_rows(tmp_path)
+    split = split_rows(refs, 0.4)
+    assert {r.prompt_key for r in split.train}.isdisjoint(r.prompt_key for r in split.validation)
+    assert len(split.train) + len(split.validation) == len(refs) == 30
+    assert split.validation
+    assert split.train
+
+
+def test_batches_hold_every_row_once_and_keep_to_their_size(tmp_path: Path) -> None:
+    extract_features(ring(RING), ring_rows(RING, 30), tmp_path, FeatureConfig())
+    refs = list_rows(tmp_path)
+    for batches in (pack(refs, 100), plan_epoch(refs, 100, seed=0, epoch=1)):
+        assert sorted(ref.key for batch in batches for ref in batch) == sorted(r.key for r in refs)
+        assert all(max(r.length for r in batch) * len(batch) <= 100 for batch in batches)
+    assert plan_epoch(refs, 100, 0, 0) == plan_epoch(refs, 100, 0, 0)
+    assert plan_epoch(refs, 100, 0, 0) != plan_epoch(refs, 100, 0, 1)
+
+
+def test_T01_rows_without_labels_are_refused_by_number(tmp_path: Path) -> None:
+    rows = [Row("a", "", 0.0, (1, 2, 3), (4,)), Row("b", "", 0.0, (1, 2), ())]
+    assert extract_features(ring(RING), rows, tmp_path / "features", FeatureConfig()) == 0
+    with pytest.raises(BadInput, match="0 of 0 tokens are trained"):
+        train_from_features(
+            ring(RING), tmp_path / "features", tmp_path, tmp_path / "heads", TrainConfig()
+        )
