@@ -1,9 +1,9 @@
 """Faster generation with multi-token heads, and exactly the output you would have had anyway.
 
-    from entmtp import load
+from entmtp import load
 
-    engine = load("smollm2-135m", heads="hydra")
-    print(engine.generate("Why is the sky blue?").text)
+engine = load("smollm2-135m", heads="hydra")
+print(engine.generate("Why is the sky blue?").text)
 """
 
 from __future__ import annotations

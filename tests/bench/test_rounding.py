@@ -18,7 +18,7 @@ from entmtp.trees import TreeBuffers, full, tree_buffers
 from fixtures import tiny
 from reference import random_prompts
 
-NUM_PROMPTS = 12
+NUM_PROMPTS = 8
 
 
 def differences(
@@ -45,16 +45,15 @@ def break_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "tree_buffers", siblings_visible)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_L02_honest_differences_are_rounding(dtype: torch.dtype) -> None:
-    found = differences(tiny(dtype=dtype))
+@pytest.mark.parametrize(
+    ("sampling", "seed"), [(Sampling(), 0), (Sampling(temperature=0.9, seed=5), 1)]
+)
+def test_L02_honest_differences_are_rounding(sampling: Sampling, seed: int) -> None:
+    """These prompts have near-ties that flip."""
+    found = differences(tiny(dtype=torch.bfloat16), sampling, seed)
+    assert found
     assert all(one.verdict == "rounding" for one in found)
     assert all(one.ratio is not None and one.ratio <= MAX_RATIO for one in found)
-
-
-def test_L02_honest_differences_are_rounding_when_drawn() -> None:
-    found = differences(tiny(dtype=torch.bfloat16), Sampling(temperature=0.9, seed=5))
-    assert all(one.verdict == "rounding" for one in found)
 
 
 def test_L02_a_wrong_mask_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def test_L02_a_wrong_mask_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == NUM_PROMPTS
     num_faults = sum(one.verdict == "fault" for one in found)
     assert num_faults > NUM_PROMPTS // 2
-    assert max(one.ratio or 0.0 for one in found) > 10
+    assert max(one.ratio or 0.0 for one in found) > 5 * MAX_RATIO
 
 
 def test_L02_in_float32_nothing_differs() -> None:

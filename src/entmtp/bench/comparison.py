@@ -17,7 +17,7 @@ from entmtp.bench.environment import describe_environment, load_average
 from entmtp.bench.identity import Difference, find_differences
 from entmtp.bench.measure import Method, Run, Runs, Task, measure
 from entmtp.bench.methods import BASELINE
-from entmtp.bench.statistics import CONFIDENCE, Interval, geometric_mean_interval
+from entmtp.bench.statistics import CONFIDENCE, geometric_mean_interval
 from entmtp.engine import GenerationParams
 from entmtp.trees import Tree
 
@@ -120,27 +120,16 @@ def summarise(
     differences: Sequence[Difference],
 ) -> MethodFigures:
     """One method's figures from its runs and the baseline's."""
-    method = runs[0].method
     stats = [run.stats for run in runs]
     num_tokens = sum(len(run.token_ids) for run in runs)
     num_steps = sum(one.num_drafts for one in stats)
     num_accepted = sum(one.num_accepted_tokens for one in stats)
-    seconds = sum(run.decode_seconds for run in runs) if num_steps else 0.0
-    draft = share(sum(one.step_seconds.draft for one in stats), seconds)
-    verify = share(sum(one.step_seconds.verify for one in stats), seconds)
-    own = [one for one in differences if one.method == method]
-    speedup = _ratios(runs, baseline, lambda run: run.tokens_per_second)
-    decode = _ratios(runs, baseline, lambda run: run.decode_tokens_per_second)
-    per_step = share(seconds, num_steps)
+    own = [one for one in differences if one.method == runs[0].method]
     return MethodFigures(
-        name=method,
+        name=runs[0].method,
         tokens_per_second=share(num_tokens, sum(run.seconds for run in runs)) or None,
-        speedup=speedup.mean,
-        speedup_low=speedup.low,
-        speedup_high=speedup.high,
-        decode_speedup=decode.mean,
-        decode_speedup_low=decode.low,
-        decode_speedup_high=decode.high,
+        **_speedup("speedup", runs, baseline, lambda run: run.tokens_per_second),
+        **_speedup("decode_speedup", runs, baseline, lambda run: run.decode_tokens_per_second),
         mean_acceptance_length=1 + num_accepted / num_steps if num_steps else None,
         num_identical=len(runs) - len(own),
         max_rounding_ratio=max((d.ratio for d in own if d.ratio is not None), default=None),
@@ -151,25 +140,44 @@ def summarise(
         num_draft_tokens=sum(one.num_draft_tokens for one in stats),
         num_accepted_tokens=num_accepted,
         num_accepted_tokens_per_pos=_add_up(one.num_accepted_tokens_per_pos for one in stats),
-        draft_share=draft,
-        verify_share=verify,
-        host_share=None if draft is None or verify is None else 1 - draft - verify,
-        step_milliseconds=None if per_step is None else 1000 * per_step,
+        **_step_time(runs, num_steps),
         num_nodes=max(tree.num_nodes for tree in trees),
         depth=max(tree.depth for tree in trees),
     )
 
 
+def _step_time(runs: Sequence[Run], num_steps: int) -> dict[str, float | None]:
+    """How long a step takes, and whose time it is."""
+    if num_steps == 0:
+        names = ("draft_share", "verify_share", "host_share", "step_milliseconds")
+        return dict.fromkeys(names)
+    seconds = sum(run.decode_seconds for run in runs)
+    draft = sum(run.stats.step_seconds.draft for run in runs) / seconds
+    verify = sum(run.stats.step_seconds.verify for run in runs) / seconds
+    return {
+        "draft_share": draft,
+        "verify_share": verify,
+        "host_share": 1 - draft - verify,
+        "step_milliseconds": 1000 * seconds / num_steps,
+    }
+
+
+def _speedup(
+    name: str,
+    runs: Sequence[Run],
+    baseline: Sequence[Run],
+    rate: Callable[[Run], float | None],
+) -> dict[str, float | None]:
+    pairs = ((rate(run), rate(plain)) for run, plain in zip(runs, baseline, strict=True))
+    mean, low, high = geometric_mean_interval(
+        [ours / theirs for ours, theirs in pairs if ours and theirs]
+    )
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
 def share(part: float, whole: float) -> float | None:
     """A quotient, or None where there is nothing to divide by."""
     return part / whole if whole > 0 else None
-
-
-def _ratios(
-    runs: Sequence[Run], baseline: Sequence[Run], rate: Callable[[Run], float | None]
-) -> Interval:
-    pairs = ((rate(run), rate(plain)) for run, plain in zip(runs, baseline, strict=True))
-    return geometric_mean_interval([ours / theirs for ours, theirs in pairs if ours and theirs])
 
 
 def _add_up(rows: Iterable[Sequence[int]]) -> list[int]:

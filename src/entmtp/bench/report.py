@@ -15,25 +15,35 @@ from entmtp.bench.methods import BASELINE
 from entmtp.bench.rounding import MAX_RATIO
 
 NOTHING = "-"
+HEADINGS = (
+    "method",
+    "tok/s",
+    "speed-up",
+    "95 %",
+    "tok/step",
+    "nodes",
+    "same",
+    "ratio",
+    "d/v/h %",
+)
 MAX_LISTED = 10
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """The table, what its words mean, and every difference that is no rounding."""
     settings, machine = comparison.settings, comparison.environment
-    table = Table(box=box.SIMPLE_HEAD, title=_title(comparison), title_justify="left")
-    table.add_column("method")
-    for heading in ("tokens/s", "speed-up (95 %)", "tokens/step", "nodes", "identical"):
-        table.add_column(heading, justify="right")
-    table.add_column("draft/verify/host", justify="right")
+    table = _table(_title(comparison), HEADINGS)
     for figures in comparison.figures:
         table.add_row(*_row(figures))
     console.print(table)
     for line in (
-        f"speed-up over {BASELINE} in the same run: {settings['speedup']}; prefill included",
-        "tokens/step: mean acceptance length, the bonus token included",
-        f"identical: prompts whose every token equals {BASELINE}'s"
-        + _rounding_words(comparison.differences),
+        f"speed-up: over {BASELINE} in the same run, prefill included, with its 95 % interval;"
+        f" {settings['speedup']}",
+        "tok/step: mean acceptance length, the bonus token included",
+        f"same: prompts whose every token equals {BASELINE}'s; ratio: the largest gap between two"
+        " tokens at a first difference over the rounding error there, case L02"
+        f" (up to {MAX_RATIO:g} it is rounding)",
+        "d/v/h: draft, verify and host share of the time behind the first token",
         f"{machine['processor']}, {machine['num_threads']} threads, load"
         f" {machine['load_average_before']} before and {machine['load_average_after']} after",
     ):
@@ -44,14 +54,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 def print_choice(name: str, choice: TreeChoice, console: Console) -> None:
     """How the best static tree was found."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{name}: trees timed on this machine, plain step"
+    table = _table(
+        f"{name}: trees timed on this machine; a plain step takes"
         f" {1000 * choice.plain_step_seconds:.1f} ms",
-        title_justify="left",
+        ("drafts", "depth", "tok/step", "step ms", "expected speed-up"),
     )
-    for heading in ("drafts", "depth", "tokens/step", "step ms", "expected speed-up"):
-        table.add_column(heading, justify="right")
     for row in choice.table:
         table.add_row(
             str(row.tree.num_draft_tokens),
@@ -111,34 +118,38 @@ def _title(comparison: Comparison) -> str:
     )
 
 
+def _table(title: str, headings: tuple[str, ...]) -> Table:
+    """Narrow enough for 80 columns."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for heading in headings:
+        is_name = heading == "method"
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=True)
+    return table
+
+
 def _row(figures: MethodFigures) -> tuple[str, ...]:
-    identical = f"{figures.num_identical} of {figures.num_prompts}"
-    if figures.max_rounding_ratio is not None:
-        identical += f" (ratio {figures.max_rounding_ratio:.2f})"
-    speedup = _number(figures.speedup, "x")
+    interval = NOTHING
     if figures.name != BASELINE and figures.speedup_low is not None:
-        low, high = figures.speedup_low, figures.speedup_high
-        speedup += f" [{_number(low)}, {_number(high)}]"
+        interval = f"{_number(figures.speedup_low)}..{_number(figures.speedup_high)}"
     shares = (figures.draft_share, figures.verify_share, figures.host_share)
     return (
         figures.name,
         _number(figures.tokens_per_second, digits=1),
-        speedup,
+        _number(figures.speedup, "x"),
+        interval,
         _number(figures.mean_acceptance_length),
         str(figures.num_nodes),
-        identical,
-        "/".join(NOTHING if part is None else f"{100 * part:.0f}" for part in shares) + " %",
+        f"{figures.num_identical}/{figures.num_prompts}",
+        _number(figures.max_rounding_ratio),
+        "/".join(NOTHING if part is None else f"{100 * part:.0f}" for part in shares),
     )
 
 
 def _number(value: float | None, unit: str = "", digits: int = 2) -> str:
     return NOTHING if value is None else f"{value:.{digits}f}{unit}"
-
-
-def _rounding_words(differences: tuple[Difference, ...]) -> str:
-    if not differences:
-        return ""
-    return (
-        "; ratio: largest gap between two tokens at a first difference, over the rounding error"
-        f" there (up to {MAX_RATIO:g} it is rounding)"
-    )

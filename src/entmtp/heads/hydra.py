@@ -39,6 +39,11 @@ class FirstBlock(nn.Module):
         with torch.no_grad():
             self.linear.weight[hidden_size:, :hidden_size] = torch.eye(hidden_size)
 
+    def scale_skip(self, factor: float) -> None:
+        """Multiply the skip's weight, and with it the logits of heads that have just been made."""
+        with torch.no_grad():
+            self.linear.weight[self.linear.out_features // 2 :] *= factor
+
     def forward(self, state: torch.Tensor) -> torch.Tensor:
         gate, skip = self.linear(state).chunk(2, dim=-1)
         added: torch.Tensor = skip + silu(gate)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class TargetModel:
         self.hidden_size: int = self.output_weight.shape[1]
         self.vocab_size: int = self.output_weight.shape[0]
         self.num_layers = len(layout)
-        self.max_length: int = config.max_position_embeddings
+        self.max_length = _context_length(config)
         self.eos_ids = _eos_ids(model)
 
     @classmethod
@@ -189,19 +190,53 @@ def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
     return (ids,) if isinstance(ids, int) else tuple(ids)
 
 
-def refuse_unknown_state(model: PreTrainedModel) -> None:
-    """Refuse, by the name of the layer kind, what a tree of drafts cannot be verified with."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        if not getattr(config, "layer_types", None):
-            kinds = {"sliding_attention"}
-    odd = sorted(kinds - {"full_attention"})
-    if odd:
+def _context_length(config: PreTrainedConfig) -> int:
+    length = getattr(config, "max_position_embeddings", None)
+    if length is None:
         raise ModelRefused(
-            f"{config.model_type} has layers of kind {', '.join(odd)}; tree decoding needs full"
-            " attention in every layer; use another model"
+            f"{config.model_type} has no max_position_embeddings: it seems to place tokens by their"
+            " order in the cache, and a tree's nodes lie there in another; use another model"
         )
+    return int(length)
+
+
+def refuse_unknown_state(model: PreTrainedModel) -> None:
+    """Refuse, by the name of the layer kind, what a tree of drafts cannot be verified with.
+
+    A sliding window that covers the whole context never slides, and is fine.
+    """
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    context = getattr(config, "max_position_embeddings", None)
+    odd = _layer_kinds(config) - {"full_attention"}
+    if window and context and window >= context:
+        odd.discard("sliding_attention")
+    if odd:
+        size = f" (window {window}, context {context})" if "sliding_attention" in odd else ""
+        raise ModelRefused(
+            f"{config.model_type} has layers of kind {', '.join(sorted(odd))}{size}; tree decoding"
+            " needs full attention in every layer; use another model"
+        )
+
+
+def _layer_kinds(config: PreTrainedConfig) -> set[str]:
+    """`layer_types`, or what older configurations say instead."""
+    if kinds := getattr(config, "layer_types", None):
+        return set(kinds)
+    slides = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return {"sliding_attention" if slides else "full_attention"}
+
+
+@contextmanager
+def refusing_misfits(model: PreTrainedModel) -> Iterator[None]:
+    """A model whose code cannot take what ours hands it is refused, not crashed on."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ModelRefused(
+            f"{model.config.model_type} does not run with given positions, mask and cache"
+            f" ({type(error).__name__}: {' '.join(str(error).split())}); use another model"
+        ) from error
 
 
 @torch.inference_mode()
@@ -212,7 +247,9 @@ def probe_layout(model: PreTrainedModel) -> list[LayerShape]:
     """
     cache = DynamicCache()
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    model.base_model(input_ids=ids, position_ids=torch.zeros_like(ids), cache=cache, use_cache=True)
+    positions = torch.zeros_like(ids)
+    with refusing_misfits(model):
+        model.base_model(input_ids=ids, position_ids=positions, cache=cache, use_cache=True)
     layout = []
     for index, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer or layer.keys is None:

@@ -1,0 +1,109 @@
+"""Temperature, top-k, top-p and the draw, against `transformers`' own processors."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entmtp.decode import Sampling, make_sampler
+from entmtp.decode.sampling import make_warper
+from entmtp.errors import BadInput
+from reference import processed
+
+CPU = torch.device("cpu")
+FILTERS = [(0, 1.0), (1, 1.0), (3, 1.0), (200, 1.0), (0, 0.5), (0, 0.99), (5, 0.7), (50, 0.01)]
+
+
+def logits(rows: int, vocab_size: int = 50, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
+def test_filters_are_those_of_transformers(top_k: int, top_p: float, temperature: float) -> None:
+    sampling, scores = Sampling(temperature, top_k, top_p), logits(20)
+    expected = processed(torch.zeros(20, 1), scores.clone(), sampling)
+    assert torch.equal(make_warper([sampling] * 20, CPU)(scores), expected)
+
+
+some_samplings = st.builds(
+    Sampling,
+    st.sampled_from([0.0, 0.5, 1.0, 1.7]),
+    st.sampled_from([0, 1, 2, 7, 99]),
+    st.sampled_from([1.0, 0.9, 0.5, 0.1]),
+    st.integers(0, 2**63 - 1),
+)
+
+
+@given(st.lists(some_samplings, min_size=1, max_size=6), st.integers(0, 5), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_rows_do_not_know_their_neighbours(rows: list[Sampling], seed: int, ties: bool) -> None:
+    scores = logits(len(rows), 30, seed)
+    if ties:
+        scores = scores.round()
+    positions = torch.arange(len(rows)) * 7
+    together = make_sampler(rows, CPU)(scores, positions)
+    for i, sampling in enumerate(rows):
+        alone = make_sampler([sampling], CPU)(scores[i : i + 1], positions[i : i + 1])
+        assert together[i] == alone[0]
+
+
+def test_ties_stay_in_the_order_of_ids() -> None:
+    scores = torch.zeros(1, 1000)
+    scores[0, [500, 17, 3, 999]] = 5.0
+    for top_k, kept in ((1, {3}), (2, {3, 17}), (3, {3, 17, 500}), (4, {3, 17, 500, 999})):
+        warped = make_warper([Sampling(1.0, top_k=top_k)], CPU)(scores)
+        assert set(warped[0].isfinite().nonzero()[:, 0].tolist()) == kept
+    # Four of 0.25 each, to speak of: two reach 0.4.
+    scores[0, :] = -30.0
+    scores[0, [500, 17, 3, 999]] = 5.0
+    warped = make_warper([Sampling(1.0, top_p=0.4)], CPU)(scores)
+    assert set(warped[0].isfinite().nonzero()[:, 0].tolist()) == {3, 17}
+    greedy = make_sampler([Sampling()], CPU)
+    assert int(greedy(scores, torch.tensor([0]))) == 3
+
+
+def test_one_token_is_always_left() -> None:
+    scores = torch.full((1, 10), -inf)
+    scores[0, 4] = 0.0
+    for sampling in (Sampling(1.0, top_p=1e-9), Sampling(0.1, top_k=3), Sampling(5.0, 0, 0.5)):
+        for position in range(50):
+            draw = make_sampler([sampling], CPU)(scores, torch.tensor([position]))
+            assert int(draw) == 4
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-30, 1e-300, 5e-324])
+def test_almost_no_temperature_is_greedy(temperature: float) -> None:
+    scores = logits(20)
+    draw = make_sampler([Sampling(temperature, seed=3)] * 20, CPU)
+    assert torch.equal(draw(scores, torch.arange(20)), scores.argmax(-1))
+
+
+def test_a_great_temperature_is_a_die() -> None:
+    scores = logits(1).expand(4000, -1)
+    rows = [Sampling(1e9, seed=seed) for seed in range(4000)]
+    draws = make_sampler(rows, CPU)(scores, torch.zeros(4000, dtype=torch.long))
+    assert int(torch.bincount(draws, minlength=50).min()) > 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"temperature": nan}, "temperature is nan"),
+        ({"temperature": inf}, "temperature is inf"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"top_k": -5}, "top_k is -5"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_p": nan}, "top_p is nan"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**70}, "seed is"),
+    ],
+)
+def test_values_out_of_range_are_named(arguments: dict[str, float], named: str) -> None:
+    with pytest.raises(BadInput, match=named):
+        Sampling(**arguments)  # type: ignore[arg-type]

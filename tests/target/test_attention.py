@@ -1,0 +1,63 @@
+"""Folded attention against the plain formula, for every grouping of queries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from entmtp.target.attention import fold_mask, folded_attention
+
+
+def plain_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+) -> torch.Tensor:
+    """Keys and values repeated, in double precision: `[B, T, N, D]`."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.double().repeat_interleave(groups, 1) for each in (key, value))
+    scores = query.double() @ key.mT * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("value_dim", [8, 12])
+def test_folded_is_plain(num_kv_heads: int, masked: bool, value_dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 4, 5, 8, generator=generator)
+    key = torch.randn(3, num_kv_heads, 11, 8, generator=generator)
+    value = torch.randn(3, num_kv_heads, 11, value_dim, generator=generator)
+    mask = None
+    if masked:
+        mask = torch.rand(3, 1, 5, 11, generator=generator) < 0.5
+        mask[..., 0] = True
+    for scaling in (8**-0.5, 0.1):
+        output, weights = folded_attention(
+            nn.Module(), query, key, value, mask, scaling=scaling, dropout=0.0
+        )
+        assert weights is None
+        expected = plain_attention(query, key, value, mask, scaling)
+        assert torch.allclose(output.double(), expected, atol=1e-6)
+
+
+def test_what_is_masked_does_not_matter() -> None:
+    query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 1, 6, 4)
+    mask = torch.ones(1, 1, 3, 6, dtype=torch.bool)
+    mask[..., 4:] = False
+    other = key.clone()
+    other[:, :, 4:] = 1e4
+    outputs = [folded_attention(nn.Module(), query, k, k, mask)[0] for k in (key, other)]
+    assert torch.equal(*outputs)
+
+
+def test_a_mask_is_folded_as_the_queries_are() -> None:
+    mask = torch.rand(2, 1, 3, 5) < 0.5
+    assert fold_mask(mask, 1) is mask
+    folded = fold_mask(mask, 2)
+    assert torch.equal(folded[:, 0], torch.cat([mask, mask], 2)[:, 0])

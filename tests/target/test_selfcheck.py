@@ -1,0 +1,190 @@
+"""Models that cannot be verified with a tree are refused, by name, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import (
+    AttentionInterface,
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
+)
+
+from entmtp.errors import ModelRefused
+from entmtp.target import KVCache, TargetModel
+from entmtp.target.attention import ATTENTION_NAME, folded_attention
+from entmtp.target.selfcheck import self_check
+from fixtures import ARCHITECTURES, tiny_model
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def random_weights(model: PreTrainedModel) -> PreTrainedModel:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(0.0, 0.25, generator=generator)
+    return model
+
+
+def mistral(window: int | None) -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**SIZES, sliding_window=window))
+
+
+def qwen2(window: int) -> PreTrainedModel:
+    sliding = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
+    return Qwen2ForCausalLM(Qwen2Config(**SIZES, **sliding))
+
+
+def refusal(model: PreTrainedModel) -> str:
+    with pytest.raises(ModelRefused) as caught:
+        self_check(TargetModel.from_transformers(random_weights(model)))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert model.config.model_type in message
+    assert "another model" in message
+    return message
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_good_models_pass(arch: str, dtype: torch.dtype) -> None:
+    self_check(TargetModel.from_transformers(tiny_model(arch, dtype, vocab_size=64)))
+
+
+@pytest.mark.parametrize(
+    "make_model",
+    [
+        lambda: mistral(None),
+        lambda: mistral(64),
+        lambda: mistral(4096),
+        lambda: qwen2(64),
+        lambda: GPT2LMHeadModel(
+            GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+        ),
+    ],
+    ids=["no window", "window = context", "window > context", "layers with a window", "gpt2"],
+)
+def test_a_window_that_covers_the_context_is_fine(
+    make_model: Callable[[], PreTrainedModel],
+) -> None:
+    self_check(TargetModel.from_transformers(random_weights(make_model())))
+
+
+@pytest.mark.parametrize("make_model", [mistral, qwen2])
+def test_a_window_that_slides_is_refused(make_model: Callable[[int], PreTrainedModel]) -> None:
+    for window in (8, 63):
+        message = refusal(make_model(window))
+        assert f"layers of kind sliding_attention (window {window}, context 64)" in message
+
+
+def test_recurrent_models_are_refused() -> None:
+    mamba = MambaConfig(vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2)
+    assert "layers of kind linear_attention" in refusal(MambaForCausalLM(mamba))
+    rwkv = RwkvConfig(
+        vocab_size=64,
+        hidden_size=32,
+        attention_hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+    )
+    assert "seems recurrent" in refusal(RwkvForCausalLM(rwkv))
+
+
+def test_other_ways_to_attend_are_refused() -> None:
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4))
+    assert "no max_position_embeddings" in refusal(bloom)
+    # It squashes attention scores, which our attention function does not.
+    config = Gemma2Config(
+        **SIZES, head_dim=8, sliding_window=64, attn_logit_softcapping=0.1, query_pre_attn_scalar=1
+    )
+    assert "other logits for a tree of drafts" in refusal(Gemma2ForCausalLM(config))
+
+
+def sees_all(*arguments: object, **options: object) -> tuple[torch.Tensor, None]:
+    """Attention that forgets the mask."""
+    module, query, key, value, _ = arguments
+    return folded_attention(module, query, key, value, None, **options)  # type: ignore[arg-type]
+
+
+def sees_what_came_before(
+    module: object,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention that is always causal, as kernels without a mask argument are."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    rows, used = query.shape[2], key.shape[2]
+    causal = torch.ones(rows, used, dtype=torch.bool).tril(used - rows)
+    output = scaled_dot_product_attention(query, key, value, attn_mask=causal, scale=scaling)
+    return output.transpose(1, 2), None
+
+
+@pytest.mark.parametrize("attention", [sees_all, sees_what_came_before])
+def test_M07_attention_that_ignores_the_mask_is_refused(
+    attention: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TargetModel.from_transformers(tiny_model(vocab_size=64))
+    monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION_NAME, attention)
+    with pytest.raises(ModelRefused, match="llama computes other logits for a tree of drafts"):
+        self_check(target)
+
+
+def test_a_cache_that_keeps_the_wrong_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TargetModel.from_transformers(tiny_model(vocab_size=64))
+    monkeypatch.setattr(KVCache, "keep", lambda cache, slots, counts: cache.advance(counts))
+    with pytest.raises(ModelRefused, match="for the token behind accepted drafts"):
+        self_check(target)
+
+
+def test_positions_that_are_ignored_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TargetModel.from_transformers(tiny_model(vocab_size=64))
+    body = target._body
+
+    def in_order(position_ids: torch.Tensor, **arguments: object) -> object:
+        first = position_ids[:, :1]
+        order = first + torch.arange(position_ids.shape[1])
+        return body(position_ids=order, **arguments)
+
+    monkeypatch.setattr(target, "_body", in_order)
+    with pytest.raises(ModelRefused, match="for a tree of drafts"):
+        self_check(target)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    target = TargetModel.from_transformers(tiny_model(vocab_size=64))
+    self_check(target)
+    assert target.transformers_model.config._attn_implementation == ATTENTION_NAME
