@@ -26,6 +26,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "generate": ("generate", "One answer, as it comes."),
         "chat": ("chat", "A conversation in the terminal."),
         "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
+        "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
         "tree": ("tree", "Look at draft trees."),
     }
 )
