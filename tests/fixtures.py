@@ -50,17 +50,17 @@ def tiny_model(
 ) -> PreTrainedModel:
     """Three layers of hidden size 64 with grouped queries; the same weights for the same seed."""
     make_config, make_model, extra = ARCHITECTURES[arch]
-    config = make_config(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=max_length,
-        tie_word_embeddings=False,
-        **{**_NO_SPECIAL_IDS, **extra, **changes},
-    )
+    sizes = {
+        "vocab_size": vocab_size,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": max_length,
+        "tie_word_embeddings": False,
+    }
+    config = make_config(**{**sizes, **_NO_SPECIAL_IDS, **extra, **changes})
     model = make_model(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

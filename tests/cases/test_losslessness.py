@@ -5,7 +5,8 @@ L05 and L06, of distributions, stand in `law/test_distribution.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 import pytest
 import torch
@@ -13,14 +14,14 @@ import torch
 from draft_heads import KINDS, ToldHeads, exact_heads, overfit_heads, random_heads
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams, Result
+from entmtp.engine import Engine, GenerationParams, Result, TokenEvent
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.target.masks import step_mask
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import markov, ring, ring_order, tiny
-from reference import ids_of, random_prompts, run
+from reference import Request, ids_of, random_prompts, run
 
 SPARSE = Tree.from_paths([(1,), (0,), (4,), (4, 3), (1, 6), (4, 3, 2), (1, 6, 0), (4, 3, 2, 1)])
 FULL = full(8, 2)
@@ -37,31 +38,29 @@ def overfit(kind: str) -> DraftHeads:
     return overfit_heads(tiny(), kind, known_texts(tiny()))
 
 
-def static(tree: Tree) -> Callable[[], TreePolicy]:
-    return lambda: StaticPolicy(tree)
+@lru_cache
+def forty() -> tuple[tuple[Request, ...], list[tuple[int, ...]]]:
+    """Forty requests and what must come out of them."""
+    requests = [(prompt, GenerationParams(200)) for prompt in random_prompts(40, 8, longest=40)]
+    return tuple(requests), ids_of(run(Engine(tiny(), max_batch_size=40), requests))
 
 
 @pytest.mark.parametrize(
-    ("kind", "training", "make_policy"),
+    ("kind", "training", "policy"),
     [
-        ("medusa", "random", static(FULL)),
-        ("medusa", "overfit", static(SPARSE)),
-        ("hydra", "random", static(SPARSE)),
-        ("hydra", "overfit", static(chain(4))),
-        ("hydra++", "random", static(chain(4))),
-        ("hydra++", "overfit", static(FULL)),
-        ("hydra++", "overfit", lambda: RandomPolicy([ROOT, chain(2), SPARSE])),
+        ("medusa", "random", StaticPolicy(FULL)),
+        ("hydra", "overfit", StaticPolicy(chain(4))),
+        ("hydra++", "overfit", StaticPolicy(SPARSE)),
+        ("hydra", "random", RandomPolicy([ROOT, chain(2), SPARSE])),
     ],
+    ids=["full", "chain", "sparse", "a different tree each step"],
 )
-def test_L01_greedy_is_plain_greedy(
-    kind: str, training: str, make_policy: Callable[[], TreePolicy]
-) -> None:
+def test_L01_greedy_is_plain_greedy(kind: str, training: str, policy: TreePolicy) -> None:
     heads = overfit(kind) if training == "overfit" else random_heads(tiny(), kind)
-    requests = [(prompt, GenerationParams(200)) for prompt in random_prompts(40, 8, longest=40)]
-    plain = run(Engine(tiny(), max_batch_size=40), requests)
-    drafted = run(Engine(tiny(), heads, make_policy(), max_batch_size=40), requests)
-    assert ids_of(drafted) == ids_of(plain)
-    assert [r.finish_reason for r in drafted] == [r.finish_reason for r in plain]
+    requests, plain = forty()
+    drafted = run(Engine(tiny(), heads, policy, max_batch_size=40), requests)
+    assert ids_of(drafted) == plain
+    assert {result.finish_reason for result in drafted} == {"length"}
 
 
 def bf16_ratios(num_prompts: int) -> list[float]:
@@ -89,7 +88,7 @@ def test_L02_differences_in_16_bits_are_rounding() -> None:
 
 def test_L02_a_wrong_mask_is_not_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     def sees_its_siblings(lengths: Sequence[int], among: torch.Tensor) -> torch.Tensor | None:
-        is_prompt = torch.equal(among, among.tril())
+        is_prompt = torch.equal(among, torch.ones_like(among).tril())
         return step_mask(lengths, among if is_prompt else torch.ones_like(among))
 
     monkeypatch.setattr("entmtp.target.model.step_mask", sees_its_siblings)
@@ -228,15 +227,16 @@ def test_L14_the_cache_holds_what_was_committed(pattern: str) -> None:
     assert result.stats.num_drafts == steps_of[pattern]
 
 
-def test_L14_acceptance_does_not_wear_off() -> None:
-    texts = known_texts(tiny())
-    engine = Engine(tiny(), overfit("hydra++"), StaticPolicy(chain(4)))
-    lengths = []
-    request_id = engine.add(list(texts[0]), GenerationParams(180))
-    for event in engine.events(request_id):
-        lengths += [len(event.token_ids)] if hasattr(event, "token_ids") else []
+@pytest.mark.parametrize("kind", KINDS)
+def test_L14_acceptance_does_not_wear_off(kind: str) -> None:
+    text = Engine(tiny()).generate([6], GenerationParams(150)).token_ids
+    heads = overfit_heads(tiny(), kind, ((6, *text),), num_steps=150)
+    engine = Engine(tiny(), heads, StaticPolicy(chain(4)))
+    events = engine.stream([6], GenerationParams(150))
+    lengths = [len(event.token_ids) for event in events if isinstance(event, TokenEvent)][1:-1]
     third = len(lengths) // 3
-    assert sum(lengths[-third:]) >= 0.9 * sum(lengths[1 : third + 1])
+    assert sum(lengths[-third:]) >= 0.9 * sum(lengths[:third])
+    assert sum(lengths) > 2 * len(lengths)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])

@@ -49,8 +49,8 @@ def test_a_file(tmp_path: Path) -> None:
     [
         (b"[[0], [0, 1", "is not JSON"),
         (b"", "is not JSON"),
-        (b'{"0": 1}', "holds a dict; expected a list of paths"),
-        (b"7", "holds a int; expected a list of paths"),
+        (b'{"0": 1}', "holds a dict; expected a list"),
+        (b"7", "holds a int; expected a list"),
         (b"[0, 1]", "0 is not a path"),
         (b"[[0], [1, 2]]", "path [1, 2] has no parent [1]"),
         (b"\xff\xfe[", "cannot read tree file"),

@@ -121,11 +121,7 @@ def _title(comparison: Comparison) -> str:
 def _table(title: str, headings: tuple[str, ...]) -> Table:
     """Narrow enough for 80 columns."""
     table = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        pad_edge=False,
-        collapse_padding=True,
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", show_edge=False, padding=0
     )
     for heading in headings:
         is_name = heading == "method"

@@ -226,7 +226,8 @@ class Engine:
     def forget(self, request_id: int) -> None:
         """Cancel a request that nobody listens to any more, events and all."""
         self.cancel(request_id)
-        self._inbox.pop(request_id, None)
+        # Emptied as well: somebody may be in the midst of taking events.
+        self._inbox.pop(request_id, deque()).clear()
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_batch_size:

@@ -74,7 +74,7 @@ def _compare(target: TargetModel, hidden: torch.Tensor, ids: torch.Tensor, what:
 def _reference_logits(target: TargetModel, ids: torch.Tensor) -> torch.Tensor:
     """Logits `[1, V]` behind the last of `ids`, by `transformers` alone: no cache, its own mask."""
     model = target.transformers_model
-    model.set_attn_implementation("sdpa")
+    model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
     try:
         logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[:, -1]
     finally:

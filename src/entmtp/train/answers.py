@@ -50,9 +50,9 @@ class AnswerConfig:
 
 
 class PlannedAnswer(NamedTuple):
-    """One answer to be made; `index` is its place in the plan and its name in the file."""
+    """One answer to be made; `number` is its place in the plan and its name in the file."""
 
-    index: int
+    number: int
     prompt: Prompt
     sampling: Sampling
 
@@ -65,14 +65,14 @@ def plan_answers(prompts: Sequence[Prompt], config: AnswerConfig) -> Iterator[Pl
     order = sorted(kinds)
     for items in kinds.values():
         Random(config.seed).shuffle(items)
-    for index in count():
-        items = kinds[order[index % len(order)]]
-        visit, place = divmod(index // len(order), len(items))
+    for number in count():
+        items = kinds[order[number % len(order)]]
+        visit, place = divmod(number // len(order), len(items))
         is_sampled = visit > 0 or _fraction(items[place].id) < config.sampled_share
         sampling = Sampling(
-            temperature=config.temperature if is_sampled else 0.0, seed=config.seed + index
+            temperature=config.temperature if is_sampled else 0.0, seed=config.seed + number
         )
-        yield PlannedAnswer(index, items[place], sampling)
+        yield PlannedAnswer(number, items[place], sampling)
 
 
 def _fraction(text: str) -> float:
@@ -100,7 +100,7 @@ def make_answers(
             f"none of {len(prompts)} prompts has {config.max_prompt_tokens} tokens or fewer;"
             " give shorter prompts or a larger limit"
         )
-    plan = (item for item in plan_answers(short, config) if item.index not in done)
+    plan = (item for item in plan_answers(short, config) if item.number not in done)
     with file.open("a", encoding="utf-8") as lines:
         for item, result in _answer(engine, plan, config):
             lines.write(_line(item, engine.encode(item.prompt.messages), result))
@@ -135,7 +135,7 @@ def _answer(
 
 def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result) -> str:
     fields = {
-        "index": item.index,
+        "number": item.number,
         "id": item.prompt.id,
         "kind": item.prompt.kind,
         "prompt_ids": prompt_ids,
@@ -147,15 +147,15 @@ def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result) -> str:
 
 
 def _read_done(file: Path) -> tuple[set[int], int]:
-    """Indexes already answered and their tokens; a last line cut by a kill is dropped."""
+    """Numbers already answered and their tokens; a last line cut by a kill is dropped."""
     if not file.exists():
         return set(), 0
-    whole = [line for line in file.read_text(encoding="utf-8").splitlines(True) if line[-1] == "\n"]
+    whole = [line for line in file.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(whole, start=1):
         try:
             row = json.loads(line)
-            rows.append({"index": int(row["index"]), "size": len(row["answer_ids"])})
+            rows.append({"number": int(row["number"]), "size": len(row["answer_ids"])})
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"{file}:{number}: not an answer ({error}); give a new file or remove the line"
@@ -163,4 +163,4 @@ def _read_done(file: Path) -> tuple[set[int], int]:
     temporary = file.with_suffix(".tmp")
     temporary.write_text("".join(whole), encoding="utf-8")
     temporary.replace(file)
-    return {row["index"] for row in rows}, sum(row["size"] for row in rows)
+    return {row["number"] for row in rows}, sum(row["size"] for row in rows)
