@@ -48,7 +48,6 @@ class RuleAcceptor:
     rule: Rule
     temperature: float
     q: torch.Tensor  # [V, V] the drafter's distribution behind each root
-    lossless = False
 
     def __call__(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw

@@ -17,6 +17,9 @@ CANDIDATES = (
 )
 
 
+TASK = Task("x", "", (1, 2))
+
+
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [([1.0, 1.0, 1.0, 1.0], 2), ([1.0, 1.1, 1.2, 2.0], 1), ([1.0, 2.0, 4.0, 8.0], 0)],
@@ -26,7 +29,7 @@ def test_the_most_tokens_a_second_win(
 ) -> None:
     monkeypatch.setattr(best_tree, "step_seconds", lambda *_: seconds)
     target = tiny()
-    choice = choose_tree(target, random_heads(target, "hydra"), CANDIDATES)
+    choice = choose_tree(target, random_heads(target, "hydra"), CANDIDATES, [TASK])
     row = choice.table[best]
     assert choice.best is row
     assert choice.expected_speedup == pytest.approx(
@@ -38,7 +41,7 @@ def test_the_most_tokens_a_second_win(
 def test_steps_are_timed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_tree, "NUM_ROUNDS", 1)
     target = tiny()
-    choice = choose_tree(target, random_heads(target, kind), CANDIDATES)
+    choice = choose_tree(target, random_heads(target, kind), CANDIDATES, [TASK])
     assert choice.plain_step_seconds > 0
     assert all(row.step_seconds > 0 for row in choice.table)
     assert [row.tree for row in choice.table] == [entry.tree for entry in CANDIDATES]
@@ -47,7 +50,7 @@ def test_steps_are_timed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_heads_without_trees_are_tried() -> None:
     target = ring()
     heads = exact_heads(target, ring_order(target.vocab_size), "medusa", 2)
-    tried = try_trees(target, heads, [Task("x", "", (1, 2))])
+    tried = try_trees(target, heads, [TASK])
     trees: list[Tree] = [entry.tree for entry in tried]
     assert trees[:2] == [chain(1), chain(2)]
     assert trees[2].depth == 2

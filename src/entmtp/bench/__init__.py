@@ -12,7 +12,7 @@ from entmtp.bench.methods import (
     RECIPES,
     HeadsInUse,
     heads_needed,
-    make_method,
+    make_methods,
     parse_methods,
 )
 from entmtp.bench.workloads import load_workload
@@ -33,7 +33,7 @@ __all__ = [
     "find_differences",
     "heads_needed",
     "load_workload",
-    "make_method",
+    "make_methods",
     "make_tasks",
     "measure",
     "parse_methods",

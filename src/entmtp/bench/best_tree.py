@@ -1,14 +1,15 @@
 """The best static tree for this machine: acceptance from training, time measured here.
 
-Knows: heads with candidate trees, and a short timing of their steps. Does not know: prompts'
-texts, methods, reports.
+Knows: heads with candidate trees, and a short timing of their steps on a few prompts. Does not
+know: methods, reports.
 
 Tokens per second of a tree are its mean acceptance length over the time of its step, draft
-included. The trees take turns in one sequence, so that all meet the same machine.
+included. The trees take turns by the step, so that all meet the same machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,16 +18,13 @@ from time import perf_counter
 import torch
 
 from entmtp.bench.measure import Task
-from entmtp.decode import Acceptor, ExactAcceptor, Sampling
 from entmtp.engine import DecodeStats, Engine, GenerationParams
-from entmtp.engine.batch import Batch
 from entmtp.heads import DraftHeads, StaticTree
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
-from entmtp.trees import ROOT, Tree, chain, medusa_63
+from entmtp.trees import Tree, chain, medusa_63
 
-CONTEXT_LENGTH = 200
-NUM_ROUNDS = 5
+NUM_ROUNDS = 6
 _TRIAL_TOKENS = 32
 
 
@@ -60,11 +58,15 @@ class TreeChoice:
 
 
 def choose_tree(
-    target: TargetModel, heads: DraftHeads, candidates: Sequence[StaticTree], min_rows: int = 1
+    target: TargetModel,
+    heads: DraftHeads,
+    candidates: Sequence[StaticTree],
+    tasks: Sequence[Task],
 ) -> TreeChoice:
     """Time the candidates beside plain decoding, and take the fastest that drafts at all."""
-    trees = [entry.tree for entry in candidates]
-    plain, *seconds = step_seconds(target, heads, [ROOT, *trees], min_rows)
+    engines = [Engine(target)]
+    engines += [Engine(target, heads, StaticPolicy(entry.tree)) for entry in candidates]
+    plain, *seconds = step_seconds(engines, tasks)
     table = tuple(
         TimedTree(entry.tree, entry.mean_acceptance_length, time)
         for entry, time in zip(candidates, seconds, strict=True)
@@ -72,31 +74,33 @@ def choose_tree(
     return TreeChoice(max(table, key=lambda row: row.tokens_per_second), table, plain)
 
 
-@torch.inference_mode()
-def step_seconds(
-    target: TargetModel, heads: DraftHeads, trees: Sequence[Tree], min_rows: int = 1
-) -> list[float]:
-    """Median time of a step with each tree, behind a prompt of about 200 tokens."""
+def step_seconds(engines: Sequence[Engine], tasks: Sequence[Task]) -> list[float]:
+    """Median time of a decode step of each engine, on real text.
 
-    def make_acceptor(rows: Sequence[Sampling], device: torch.device) -> Acceptor:
-        return ExactAcceptor(early_exit=device.type == "cpu")
+    All answer the same prompts at once and take turns by the step, so that all meet the same
+    machine, and each accepts what it would.
+    """
+    times: list[list[float]] = [[] for _ in engines]
+    for task in tasks:
+        requests = [engine.add(task.prompt_ids) for engine in engines]
+        for engine in engines:
+            engine.step()  # prefill, and a first step that builds buffers and warms kernels up
+        for round_ in range(NUM_ROUNDS):
+            for place in range(len(engines)):
+                index = (place + round_) % len(engines)
+                if engines[index].num_running:
+                    times[index].append(_timed_step(engines[index]))
+        for engine, request in zip(engines, requests, strict=True):
+            engine.forget(request)
+    return [median(row) if row else math.inf for row in times]
 
-    batch = Batch(target, heads, make_acceptor, min_rows)
-    length = min(CONTEXT_LENGTH, target.max_length // 2)
-    prompt = [(7919 * place) % target.vocab_size for place in range(length)]
-    capacity = length + sum(tree.num_nodes for tree in trees)
-    times: list[list[float]] = [[] for _ in trees]
-    for round_ in range(NUM_ROUNDS + 1):
-        root = batch.join(prompt, Sampling(), capacity)
-        for place in range(len(trees)):
-            index = (place + round_) % len(trees)
-            started = perf_counter()
-            output = batch.step([trees[index]], [root])
-            times[index].append(perf_counter() - started)
-            root = output.token_ids[0][-1]
-        batch.leave(0)
-    # The first round builds buffers and warms kernels up.
-    return [median(row[1:]) for row in times]
+
+def _timed_step(engine: Engine) -> float:
+    started = perf_counter()
+    engine.step()
+    if engine.target.device.type == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - started
 
 
 def try_trees(

@@ -34,7 +34,6 @@ class HeadsInUse:
 class Recipe:
     """How a method is made."""
 
-    summary: str
     heads: str
     """Whose heads it drafts with: `medusa` or `hydra`"""
     policy: Callable[[HeadsInUse], TreePolicy]
@@ -53,10 +52,10 @@ def _best(in_use: HeadsInUse) -> TreePolicy:
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        "medusa-default": Recipe("Medusa heads, the tree medusa-63", "medusa", _default),
-        "medusa-best": Recipe("Medusa heads, their best static tree here", "medusa", _best, True),
-        "hydra-default": Recipe("Hydra heads, the tree medusa-63", "hydra", _default),
-        "hydra-best": Recipe("Hydra heads, their best static tree here", "hydra", _best, True),
+        "medusa-default": Recipe("medusa", _default),
+        "medusa-best": Recipe("medusa", _best, True),
+        "hydra-default": Recipe("hydra", _default),
+        "hydra-best": Recipe("hydra", _best, True),
     }
 )
 """Every method beside the baseline."""
@@ -86,12 +85,32 @@ def heads_needed(names: Sequence[str]) -> dict[str, bool]:
     return needed
 
 
-def make_method(
-    name: str, target: TargetModel, in_use: Mapping[str, HeadsInUse], min_rows: int = 1
-) -> Method:
-    """The method of that name, on a target and the heads that it needs."""
+def make_methods(
+    names: Sequence[str],
+    target: TargetModel,
+    in_use: Mapping[str, HeadsInUse],
+    *,
+    pad_rows: bool = False,
+) -> list[Method]:
+    """The methods of those names, on a target and the heads that they need.
+
+    Args:
+        pad_rows: give every verification, plain decoding's too, the rows of the largest tree.
+    """
+    policies = {name: _policy(name, in_use) for name in names}
+    sizes = [tree.num_nodes for policy in policies.values() for tree in policy.trees]
+    rows = max(sizes) if pad_rows else 1
+    return [
+        Method(name, Engine(target, _heads(name, in_use), policy, min_rows=rows))
+        for name, policy in policies.items()
+    ]
+
+
+def _policy(name: str, in_use: Mapping[str, HeadsInUse]) -> TreePolicy:
     if name == BASELINE:
-        return Method(name, Engine(target, policy=PlainPolicy(), min_rows=min_rows))
-    recipe = RECIPES[name]
-    chosen = in_use[recipe.heads]
-    return Method(name, Engine(target, chosen.heads, recipe.policy(chosen), min_rows=min_rows))
+        return PlainPolicy()
+    return RECIPES[name].policy(in_use[RECIPES[name].heads])
+
+
+def _heads(name: str, in_use: Mapping[str, HeadsInUse]) -> DraftHeads | None:
+    return None if name == BASELINE else in_use[RECIPES[name].heads].heads

@@ -9,6 +9,7 @@ with verbs of its own. Only the wanted verb's file is imported: help must not wa
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,16 @@ def run_command(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has enough (`| head`). Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError as error:
+        return _complain(f"out of memory ({error}); use fewer tokens, a smaller dtype or model")
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's: naming it would import torch
+            raise
+        return _complain(f"out of memory: {error}; use fewer tokens, a smaller dtype or model")
     return code if isinstance(code, int) else 0
 
 

@@ -74,6 +74,8 @@ def _read_line() -> str | None:
         return input(PROMPT if sys.stdin.isatty() else "").strip()
     except EOFError:
         return None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"standard input is not UTF-8 ({error}); convert it first") from error
 
 
 class Conversation:

@@ -27,7 +27,7 @@ from entmtp.bench import (
     compare,
     heads_needed,
     load_workload,
-    make_method,
+    make_methods,
     make_tasks,
     parse_methods,
     try_trees,
@@ -83,14 +83,14 @@ class MethodOptions:
     ] = DEFAULT_METHODS
     medusa: Annotated[str, typer.Option(metavar="NAME|PATH", help="The Medusa heads.")] = "medusa"
     hydra: Annotated[str, typer.Option(metavar="NAME|PATH", help="The Hydra heads.")] = "hydra"
-    min_rows: Annotated[
-        int,
+    pad_rows: Annotated[
+        bool,
         typer.Option(
-            min=1,
-            help="Pad every verification to this many rows, plain decoding's too: in 16 bits both"
-            " then go through the same kernels.",
+            "--pad-rows",
+            help="Pad every verification, plain decoding's too, to the rows of the largest tree:"
+            " in 16 bits all then go through the same kernels.",
         ),
-    ] = 1
+    ] = False
 
     def specs(self) -> dict[str, str]:
         return {"medusa": self.medusa, "hydra": self.hydra}
@@ -118,10 +118,10 @@ def run(
     tasks = make_tasks(Engine(model), prompts)
     console = Console()
     in_use = {
-        owner: _prepare(model, folders[owner], tasks, wants_best, methods.min_rows)
+        owner: _prepare(model, folders[owner], tasks, wants_best)
         for owner, wants_best in heads_needed(names).items()
     }
-    made = [make_method(name, model, in_use, methods.min_rows) for name in names]
+    made = make_methods(names, model, in_use, pad_rows=methods.pad_rows)
     choices = {owner: used.choice for owner, used in in_use.items() if used.choice is not None}
     for owner, choice in choices.items():
         print_choice(owner, choice, console)
@@ -136,7 +136,7 @@ def run(
 
 
 def _prepare(
-    target: TargetModel, folder: Path, tasks: Sequence[Task], wants_best: bool, min_rows: int
+    target: TargetModel, folder: Path, tasks: Sequence[Task], wants_best: bool
 ) -> HeadsInUse:
     """Load heads and, where a method wants it, find their best static tree here."""
     heads = open_heads(folder, target)
@@ -144,7 +144,7 @@ def _prepare(
         return HeadsInUse(heads)
     with busy(f"timing trees of {folder.name}"):
         candidates = read_static_trees(folder) or try_trees(target, heads, tasks[:NUM_TRIALS])
-        return HeadsInUse(heads, choose_tree(target, heads, candidates, min_rows))
+        return HeadsInUse(heads, choose_tree(target, heads, candidates, tasks[:NUM_TRIALS]))
 
 
 def _show_one_answer(
@@ -191,7 +191,7 @@ def _print_json(
     comparison: Comparison, choices: dict[str, TreeChoice], methods: MethodOptions
 ) -> None:
     content = comparison.to_json()
-    content["settings"] |= {"min_rows": methods.min_rows, "heads": methods.specs()}
+    content["settings"] |= {"pad_rows": methods.pad_rows, "heads": methods.specs()}
     content["best_trees"] = choices_json(choices)
     # A figure that does not exist is null; anything else that is no JSON is a fault of ours.
     print(json.dumps(content, allow_nan=False))

@@ -51,7 +51,7 @@ def run(
 
     Where the model has a chat template the prompt is put into it.
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     if not text.strip():
         raise BadInput("the prompt is empty; give some text")
     params = limits.params(sampling.sampling())
@@ -67,6 +67,13 @@ def run(
     note(statistics_line(engine, result))
     if output.as_json:
         print(json.dumps(report(engine, result)))
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"standard input is not UTF-8 ({error}); convert it first") from error
 
 
 def _as_asked(engine: Engine, text: str, raw: bool) -> Prompt:
@@ -91,7 +98,7 @@ def report(engine: Engine, result: Result) -> dict[str, Any]:
         "mean_acceptance_length": stats.mean_acceptance_length,
         "tokens_per_second": stats.tokens_per_second,
         "prefill_seconds": stats.prefill_seconds,
-        "decode_seconds": stats.step_seconds.total,
+        "decode_seconds": stats.decode_seconds,
         "method": method_of(engine),
         "lossless": engine.is_lossless,
         "model": engine.target.name,

@@ -34,8 +34,6 @@ class Acceptance(NamedTuple):
 class Acceptor(Protocol):
     """Decides which drafts of a verified tree are kept."""
 
-    lossless: bool
-
     def __call__(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
     ) -> Acceptance: ...
@@ -56,8 +54,6 @@ class ExactAcceptor:
     own, for any tree. Logits are computed for visited nodes only, always B rows at a time, so
     the output layer's product has the same shape as in plain decoding (DESIGN D3a).
     """
-
-    lossless = True
 
     def __init__(self, early_exit: bool) -> None:
         """`early_exit`: look at the result after each level and stop once all sequences have.
@@ -98,21 +94,19 @@ def _children(buffers: TreeBuffers, node: torch.Tensor, depth: int) -> torch.Ten
 class TypicalAcceptor:
     """Medusa's typical acceptance: **lossy**, opt-in (METHOD §2.4).
 
-    A draft is kept where the target finds it likely enough, `p > min(epsilon, alpha·exp(-H))`
+    A draft is kept where the target finds it likely enough, `p > min(epsilon, delta·exp(-H))`
     at the sampling temperature, whatever the target itself would have drawn; the longest kept
     path wins, ties by its likelihood. The token behind it is the target's own draw. Greedy
     sequences are accepted exactly.
     """
 
-    lossless = False
-
     def __init__(
-        self, temperatures: torch.Tensor, *, epsilon: float = 0.09, alpha: float = 0.3
+        self, temperatures: torch.Tensor, *, epsilon: float = 0.09, delta: float = 0.3
     ) -> None:
-        """`temperatures` [B], 0 for greedy sequences; `epsilon`, `alpha` as Hydra's defaults."""
+        """`temperatures` [B], 0 for greedy sequences; `epsilon`, `delta` as Hydra's defaults."""
         self._temperatures = temperatures[:, None, None]
         self._epsilon = epsilon
-        self._alpha = alpha
+        self._delta = delta
 
     def __call__(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
@@ -121,7 +115,7 @@ class TypicalAcceptor:
         greedy = self._temperatures == 0
         log_p = torch.log_softmax(logits / self._temperatures.masked_fill(greedy, 1.0), -1)
         entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
-        limit = torch.clamp(self._alpha * torch.exp(-entropy), max=self._epsilon).log()
+        limit = torch.clamp(self._delta * torch.exp(-entropy), max=self._epsilon).log()
         batch = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
         above = log_p[batch, buffers.parents, draft_ids]  # [B, T] likelihood given the parent
         typical = above > limit.gather(1, buffers.parents)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from itertools import count
+from time import perf_counter
 
 import torch
 
@@ -249,16 +250,20 @@ class Engine:
         self._tell(sequence.take([token]))
 
     def _decode_step(self) -> None:
+        started = perf_counter()
         trees = [sequence.next_tree() for sequence in self._running]
         output = self._batch.step(trees, [sequence.root for sequence in self._running])
         for sequence, tree, token_ids in zip(self._running, trees, output.token_ids, strict=True):
             self._tell(sequence.take(token_ids, tree.num_draft_tokens))
-        self._share(output.seconds)
+        self._count_time(perf_counter() - started, output.seconds)
         self._sweep()
 
-    def _share(self, seconds: StepSeconds) -> None:
+    def _count_time(self, wall: float, parts: StepSeconds) -> None:
+        """Book a step's time; what lies around the batch's own part of it is the host's."""
+        parts.host += wall - parts.total
         for sequence in self._running:
-            sequence.stats.step_seconds.add(seconds, 1 / len(self._running))
+            sequence.stats.decode_seconds += wall
+            sequence.stats.step_seconds.add(parts, 1 / len(self._running))
 
     def _sweep(self) -> None:
         """Let finished sequences go."""

@@ -51,6 +51,8 @@ def _ids_of(target: TargetModel, prompt: Prompt) -> list[int]:
         return chat_ids(tokenizer, messages)
     if not prompt.strip():
         raise BadInput("the prompt is empty; give some text")
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise BadInput("the prompt is not UTF-8; convert it first")
     if tokenizer.chat_template:
         return chat_ids(tokenizer, [Message("user", prompt)])
     return plain_ids(tokenizer, prompt)

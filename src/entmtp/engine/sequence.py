@@ -83,7 +83,8 @@ class Sequence:
             if self._say(token_id):
                 break
         if num_draft_tokens is not None:
-            self._last_accepted = len(token_ids) - 1
+            # Drafts behind the end were not said, so they do not count.
+            self._last_accepted = len(said) - 1
             self.stats.count_step(num_draft_tokens, self._last_accepted)
         self.stats.num_tokens = len(self.token_ids)
         num_accepted = min(len(said), len(token_ids) - 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class StepSeconds:
-    """Where a sequence's share of step time went, by the host's clock.
+    """Where a sequence's share of its steps' time went, by the host's clock.
 
     On a GPU the parts are launch times until the one wait of the step; the sum is right.
     """
@@ -20,7 +20,7 @@ class StepSeconds:
     verify: float = 0.0
     """The target: forward over the tree, and logits of visited nodes"""
     host: float = 0.0
-    """Everything else: topology, sampling, acceptance, cache rows, text"""
+    """Everything else: policy, topology, sampling, acceptance, cache rows, text, events"""
 
     @property
     def total(self) -> float:
@@ -46,7 +46,10 @@ class DecodeStats:
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     """From the prompt to the first token"""
+    decode_seconds: float = 0.0
+    """Wall clock of all steps, whoever else took part in them"""
     step_seconds: StepSeconds = field(default_factory=StepSeconds)
+    """This sequence's share: the step's time over the sequences in it"""
 
     @property
     def mean_acceptance_length(self) -> float | None:
@@ -56,7 +59,7 @@ class DecodeStats:
     @property
     def tokens_per_second(self) -> float | None:
         """Generated tokens over the whole time, prefill included; None before any time passed."""
-        seconds = self.prefill_seconds + self.step_seconds.total
+        seconds = self.prefill_seconds + self.decode_seconds
         return self.num_tokens / seconds if seconds > 0 else None
 
     def count_step(self, num_draft_tokens: int, num_accepted: int) -> None:

@@ -76,6 +76,8 @@ def parse_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise BadInput(f"unknown device {name!r}; expected cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"device {name!r} is not supported; expected cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(
             f"no device {name}: this torch sees {torch.cuda.device_count()} CUDA devices; use cpu"
@@ -148,7 +150,7 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                where, dtype=dtype, output_loading_info=True
+                where, dtype=dtype, output_loading_info=True, trust_remote_code=False
             )
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot load {where}: {first_line(error)}") from error
@@ -165,7 +167,7 @@ def _read_tokenizer(where: str) -> Any:
         return None
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(where)
+            return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot load the tokenizer of {where}: {first_line(error)}") from error
 

@@ -68,6 +68,10 @@ class TargetModel:
         Raises:
             ModelRefused: the model keeps a state that a tree cannot be verified with.
         """
+        if model.get_output_embeddings() is None:
+            raise ModelRefused(
+                f"{model.config.model_type} has no output layer; give a causal language model"
+            )
         model.eval()
         model.requires_grad_(False)
         refuse_unknown_state(model)
@@ -99,11 +103,6 @@ class TargetModel:
     @property
     def output_bias(self) -> torch.Tensor | None:  # [V]
         return getattr(self._output_layer, "bias", None)
-
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """The model's own input embedding: ids `[...]` to `[..., H]`."""
-        embedded: torch.Tensor = self._input_layer(ids)
-        return embedded
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for `batch_size` sequences of `capacity` tokens, drafts included."""
@@ -232,7 +231,7 @@ def refusing_misfits(model: PreTrainedModel) -> Iterator[None]:
     """A model whose code cannot take what ours hands it is refused, not crashed on."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise ModelRefused(
             f"{model.config.model_type} does not run with given positions, mask and cache"
             f" ({type(error).__name__}: {' '.join(str(error).split())}); use another model"

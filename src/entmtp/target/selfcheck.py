@@ -67,7 +67,7 @@ def _compare(target: TargetModel, hidden: torch.Tensor, ids: torch.Tensor, what:
         raise ModelRefused(
             f"{target.config.model_type} computes other logits for {what} than for plain text"
             f" (off by {difference:.2g} standard deviations, {limit:g} allowed): it ignores the"
-            " tree mask or keeps state of its own; run it without drafts or use another model"
+            " tree mask or keeps state of its own; use another model"
         )
 
 

@@ -150,7 +150,9 @@ def _read_done(file: Path) -> tuple[set[int], int]:
     """Numbers already answered and their tokens; a last line cut by a kill is dropped."""
     if not file.exists():
         return set(), 0
-    whole = [line for line in file.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+    whole = [
+        line for line in file.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")
+    ]
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(whole, start=1):
         try:

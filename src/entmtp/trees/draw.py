@@ -19,7 +19,7 @@ from entmtp.trees.tree import Path, Tree
 
 def draw_tree(tree: Tree) -> str:
     """The whole tree, one line for each inner node and each run of leaves."""
-    return "\n".join(["root", *_below((), _children(tree), "")])
+    return "\n".join(["root", *_below_root(_children(tree))])
 
 
 def nodes_per_depth(tree: Tree) -> list[int]:
@@ -34,17 +34,26 @@ def _children(tree: Tree) -> dict[Path, list[int]]:
     return children
 
 
-def _below(parent: Path, children: dict[Path, list[int]], indent: str) -> Iterator[str]:
-    groups = _groups(parent, children)
-    for index, (first, last) in enumerate(groups):
-        is_last = index == len(groups) - 1
+def _below_root(children: dict[Path, list[int]]) -> Iterator[str]:
+    """Depth first with a stack of our own: a tree may be deeper than Python's."""
+    open_nodes: list[tuple[Path, str, Iterator[tuple[int, int, bool]]]] = []
+    open_nodes.append(((), "", iter(_groups((), children))))
+    while open_nodes:
+        parent, indent, groups = open_nodes[-1]
+        group = next(groups, None)
+        if group is None:
+            open_nodes.pop()
+            continue
+        first, last, is_last = group
         name = str(first) if first == last else f"{first}..{last}"
         yield f"{indent}{'└─' if is_last else '├─'} {name}"
-        yield from _below((*parent, first), children, indent + ("   " if is_last else "│  "))
+        node = (*parent, first)
+        deeper = indent + ("   " if is_last else "│  ")
+        open_nodes.append((node, deeper, iter(_groups(node, children))))
 
 
-def _groups(parent: Path, children: dict[Path, list[int]]) -> list[tuple[int, int]]:
-    """First and last rank of what shares a line: one inner node, or a run of leaves."""
+def _groups(parent: Path, children: dict[Path, list[int]]) -> list[tuple[int, int, bool]]:
+    """First and last rank of what shares a line, an inner node or a run of leaves; is it last?"""
     groups: list[tuple[int, int]] = []
     for rank in children[parent]:
         is_leaf = not children[*parent, rank]
@@ -52,4 +61,4 @@ def _groups(parent: Path, children: dict[Path, list[int]]) -> list[tuple[int, in
             groups[-1] = (groups[-1][0], rank)
         else:
             groups.append((rank, rank))
-    return groups
+    return [(*group, index == len(groups) - 1) for index, group in enumerate(groups)]
