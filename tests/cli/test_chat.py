@@ -10,7 +10,9 @@ import pytest
 
 from entmtp.cli import chat
 from entmtp.cli.app import run_command
-from entmtp.engine import Engine
+from entmtp.data import Message
+from entmtp.engine import Engine, GenerationParams
+from entmtp.engine.load import load
 from saved import CHAT_TEMPLATE, save_model
 
 Capture = pytest.CaptureFixture[str]
@@ -61,6 +63,19 @@ def test_turns_build_on_one_another(talk: Talk, monkeypatch: pytest.MonkeyPatch)
     assert "/quit" in err
     assert "cut at --max-tokens 6" in err
     assert out.count("\n") >= 3
+
+
+def test_L17_a_second_turn_equals_its_history_at_once(
+    talk: Talk, model_folder: Path, hydra_folder: Path
+) -> None:
+    """Whatever the first turn left behind, the second answers as a fresh engine does."""
+    _, out, _ = talk("hello", "more", flags=("--heads", str(hydra_folder)))
+    fresh = load(str(model_folder), dtype="float32")
+    params = GenerationParams(max_tokens=6)
+    first = fresh.generate([Message("user", "hello")], params).text
+    turns = [Message("user", "hello"), Message("assistant", first), Message("user", "more")]
+    second = load(str(model_folder), dtype="float32").generate(turns, params).text
+    assert out == f"{first}\n{second}\n"
 
 
 def test_the_end_of_input_is_0(talk: Talk) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import HeadsError
-from entmtp.heads import DraftHeads, HeadsConfig, build_heads, load_heads
+from entmtp.heads import DraftHeads, HeadsConfig, build_heads, load_heads, prefix_shape
 from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.trees import ROOT, Tree, chain, full
@@ -62,6 +61,7 @@ def lazy_heads(target: TargetModel, kind: str) -> DraftHeads:
         num_layers=1,
         draft_vocab_size=2000,
         output="target",
+        prefix=prefix_shape(target) if kind == "hydra++" else None,
     )
     heads = build_heads(config)
     assert heads.draft_ids is not None
@@ -81,7 +81,7 @@ def test_plain_equals_transformers(
     assert tuple(whole[0, ids.shape[1] :].tolist()) == plain[GREEDY][0]
 
 
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
 def test_random_heads(
     smollm2: TargetModel, plain: dict[Sampling, list[tuple[int, ...]]], kind: str
 ) -> None:
@@ -93,10 +93,7 @@ def test_random_heads(
 def test_packaged_heads(
     smollm2: TargetModel, plain: dict[Sampling, list[tuple[int, ...]]], name: str
 ) -> None:
-    try:
-        heads = load_heads(name, smollm2)
-    except HeadsError:
-        pytest.skip(f"no heads named {name} are packaged yet")
+    heads = load_heads(name, smollm2)
     assert drafted(smollm2, heads, StaticPolicy(SPARSE), (GREEDY, WARM)) == plain
     results = Engine(smollm2, heads, StaticPolicy(full(4, 2))).generate_many(
         PROMPTS, GenerationParams(NUM_TOKENS)

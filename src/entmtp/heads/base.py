@@ -100,6 +100,10 @@ class DraftHeads(nn.Module, ABC):
             if self.has_output_bias:
                 self.output_bias = nn.Parameter(torch.zeros(shape))
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
     def bind(self, target: TargetModel) -> None:
         """Take from the target what is not stored in the heads' own file."""
         if self.needs_path:

@@ -35,12 +35,12 @@ class MedusaHeads(DraftHeads):
         dropped: torch.Tensor = self.dropout(state)
         return dropped
 
-    def all_features(self, context: torch.Tensor, num_heads: int) -> torch.Tensor:
+    def all_features(self, context: torch.Tensor, num_draft_heads: int) -> torch.Tensor:
         """The first heads at once: context `[B, H]` to `[K, B, H]`."""
-        state = context.expand(num_heads, *context.shape)
+        state = context.expand(num_draft_heads, *context.shape)
         for layer in range(self.config.num_layers):
-            weight = self.block_weight[:num_heads, layer]
-            bias = self.block_bias[:num_heads, layer, None]
+            weight = self.block_weight[:num_draft_heads, layer]
+            bias = self.block_bias[:num_draft_heads, layer, None]
             state = state + silu(torch.baddbmm(bias, state, weight.mT))
         return state
 
@@ -54,8 +54,8 @@ class MedusaHeads(DraftHeads):
         draft = empty_draft(root_ids, buffers)
         if not buffers.levels:
             return draft
-        num_heads = len(buffers.levels)
-        logits = self.all_logits(self.all_features(context, num_heads))
+        num_draft_heads = len(buffers.levels)
+        logits = self.all_logits(self.all_features(context, num_draft_heads))
         for level, rows in zip(buffers.levels, logits, strict=True):
             # One row of children serves every parent of the level: they do not see the parent.
             chosen = choose(rows[:, None], level.num_ranks)

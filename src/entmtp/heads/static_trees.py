@@ -19,7 +19,8 @@ from entmtp.trees import Tree, medusa_63
 
 SCHEMA_VERSION = 1
 FILE_NAME = "trees.json"
-DEFAULT_DRAFT_TOKENS = 16
+DEFAULT_NUM_NODES = 16
+"""The root is one of them."""
 
 
 class StaticTree(NamedTuple):
@@ -33,7 +34,7 @@ def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
     """Write the file, whole or not at all."""
     entries = [
         {
-            "num_draft_tokens": entry.tree.num_draft_tokens,
+            "num_nodes": entry.tree.num_nodes,
             "mean_acceptance_length": round(entry.mean_acceptance_length, 4),
             "paths": [list(path) for path in entry.tree.paths if path],
         }
@@ -74,11 +75,11 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
 
 
 def default_tree(folder: str | Path) -> Tree:
-    """The stored tree of 16 drafts, or the nearest; Medusa's own where none is stored."""
+    """The stored tree of 16 nodes, root included, or the nearest; `medusa-63` where none is."""
     stored = read_static_trees(folder)
     if not stored:
         return medusa_63()
     return min(
         (entry.tree for entry in stored),
-        key=lambda tree: abs(tree.num_draft_tokens - DEFAULT_DRAFT_TOKENS),
+        key=lambda tree: abs(tree.num_nodes - DEFAULT_NUM_NODES),
     )

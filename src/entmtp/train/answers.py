@@ -24,6 +24,7 @@ from entmtp.decode import Sampling
 from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
 from entmtp.errors import BadInput
 from entmtp.target import TargetModel
+from entmtp.train.rows import check_model
 
 Progress = Callable[[int], None]
 """Called with the number of answer tokens so far."""
@@ -89,10 +90,15 @@ def make_answers(
 ) -> int:
     """Append answers to `file` until it holds `config.num_tokens` answer tokens; their number.
 
+    A file that holds as many already stays as it is.
+
     Raises:
-        BadInput: no prompt is short enough, or the file holds something else than answers.
+        BadInput: no prompt is short enough, or the file holds something else than this model's
+            answers.
     """
-    done, num_tokens = _read_done(file)
+    done, num_tokens = _read_done(file, target.fingerprint)
+    if num_tokens >= config.num_tokens:
+        return num_tokens
     engine = Engine(target, max_batch_size=config.batch_size)
     short = [p for p in prompts if len(engine.encode(p.messages)) <= config.max_prompt_tokens]
     if not short:
@@ -103,7 +109,8 @@ def make_answers(
     plan = (item for item in plan_answers(short, config) if item.number not in done)
     with file.open("a", encoding="utf-8") as lines:
         for item, result in _answer(engine, plan, config):
-            lines.write(_line(item, engine.encode(item.prompt.messages), result))
+            prompt_ids = engine.encode(item.prompt.messages)
+            lines.write(_line(item, prompt_ids, result, target.fingerprint))
             lines.flush()
             num_tokens += len(result.token_ids)
             progress(num_tokens)
@@ -133,11 +140,12 @@ def _answer(
             engine.forget(request_id)
 
 
-def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result) -> str:
+def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result, fingerprint: str) -> str:
     fields = {
         "number": item.number,
         "id": item.prompt.id,
         "kind": item.prompt.kind,
+        "model": fingerprint,
         "prompt_ids": prompt_ids,
         "answer_ids": list(result.token_ids),
         "temperature": item.sampling.temperature,
@@ -146,23 +154,24 @@ def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result) -> str:
     return json.dumps(fields) + "\n"
 
 
-def _read_done(file: Path) -> tuple[set[int], int]:
+def _read_done(file: Path, fingerprint: str) -> tuple[set[int], int]:
     """Numbers already answered and their tokens; a last line cut by a kill is dropped."""
     if not file.exists():
         return set(), 0
-    whole = [
-        line for line in file.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")
-    ]
+    text = file.read_text(encoding="utf-8")
+    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(whole, start=1):
         try:
             row = json.loads(line)
             rows.append({"number": int(row["number"]), "size": len(row["answer_ids"])})
+            check_model(row, fingerprint, f"{file}:{number}")
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"{file}:{number}: not an answer ({error}); give a new file or remove the line"
             ) from error
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text("".join(whole), encoding="utf-8")
-    temporary.replace(file)
+    if len("".join(whole)) < len(text):
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text("".join(whole), encoding="utf-8")
+        temporary.replace(file)
     return {row["number"] for row in rows}, sum(row["size"] for row in rows)

@@ -66,7 +66,7 @@ def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:
         for head in range(len(next(iter(shares.values()))))
     ]
     tree_rows = [
-        f"| {tree.num_draft_tokens} | {tree.depth} | {length:.2f} |" for tree, length in trees
+        f"| {tree.num_nodes} | {tree.depth} | {length:.2f} |" for tree, length in trees
     ]
     return "\n".join(
         [
@@ -81,7 +81,7 @@ def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:
             "Mean acceptance length (tokens a step, the bonus token included) of the best static",
             "trees, picked on training rows and replayed on held-out ones:",
             "",
-            "| drafted tokens | depth | mean acceptance length |",
+            "| nodes (root included) | depth | mean acceptance length |",
             "|---|---|---|",
             *tree_rows,
             "",

@@ -33,14 +33,16 @@ def save_checkpoint(
     path: Path, run_key: str, module: nn.Module, optimiser: torch.optim.Optimizer, at: Progress
 ) -> None:
     """Write a checkpoint; a kill at any moment leaves the old one or the new one."""
-    state = {
-        "schema_version": SCHEMA_VERSION,
+    state: dict[str, Any] = {
         "run_key": run_key,
         "module": module.state_dict(),
         "optimiser": optimiser.state_dict(),
         "rng": torch.get_rng_state(),
         "progress": tuple(at),
     }
+    device = next(module.parameters()).device
+    if device.type == "cuda":
+        state["cuda_rng"] = torch.cuda.get_rng_state(device)
     _write(path, state)
 
 
@@ -63,12 +65,15 @@ def load_checkpoint(
     module.load_state_dict(state["module"])
     optimiser.load_state_dict(state["optimiser"])
     torch.set_rng_state(state["rng"])
+    device = next(module.parameters()).device
+    if device.type == "cuda" and "cuda_rng" in state:
+        torch.cuda.set_rng_state(state["cuda_rng"], device)
     step, best, num_stale = state["progress"]
     return Progress(step, best, num_stale)
 
 
 def save_weights(path: Path, module: nn.Module) -> None:
-    _write(path, {"schema_version": SCHEMA_VERSION, "module": module.state_dict()})
+    _write(path, {"module": module.state_dict()})
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
@@ -78,7 +83,7 @@ def load_weights(path: Path, module: nn.Module) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(state, half)
+    torch.save({"schema_version": SCHEMA_VERSION, **state}, half)
     half.replace(path)
 
 
@@ -87,4 +92,10 @@ def _read(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ArtefactError(f"{path} is broken ({error}); delete it to start anew") from error
+    found = state.get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise ArtefactError(
+            f"{path} has schema version {found}, this program reads {SCHEMA_VERSION}; go on with a"
+            " matching release, or delete it to start anew"
+        )
     return state

@@ -87,20 +87,21 @@ def plan_epoch(
     return batches
 
 
-def load_batch(reader: FeatureReader, refs: Sequence[RowRef]) -> Batch:
-    """Read rows and pad them to the longest."""
+def load_batch(reader: FeatureReader, refs: Sequence[RowRef], device: torch.device) -> Batch:
+    """Read rows, pad them to the longest and bring them to the device of the heads."""
     rows = [reader.read(ref) for ref in refs]
     lengths = torch.tensor([ref.length for ref in refs])[:, None]
     prompts = torch.tensor([ref.num_prompt for ref in refs])[:, None]
     ids = pad_sequence([row.ids for row in rows], batch_first=True)
     places = torch.arange(ids.shape[1])
-    return Batch(
+    batch = Batch(
         ids=ids,
         hidden=pad_sequence([row.hidden for row in rows], batch_first=True).float(),
         has_label=(places >= prompts - 1) & (places <= lengths - 2),
         teacher_ids=pad_sequence([row.teacher_ids for row in rows], batch_first=True),
         teacher_probs=pad_sequence([row.teacher_probs for row in rows], batch_first=True).float(),
     )
+    return Batch(*(value.to(device) for value in batch))
 
 
 def supervised(has_label: torch.Tensor, head: int) -> Positions:

@@ -19,8 +19,9 @@ from entmtp.trees import Tree, tree_by_name
 
 TOP_LIMITS = (1, 3, 10)
 TREE_SIZES = (4, 16, 64)
-STATIC_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64)
-"""Draft tokens of the trees that are stored beside the heads."""
+"""Nodes (root included) of the trees that every judgement replays."""
+STATIC_SIZES = (2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64)
+"""Nodes (root included) of the trees that are stored beside the heads."""
 
 
 class JudgingRows(NamedTuple):
@@ -72,7 +73,10 @@ def judge(
 
 
 def judged_trees(seen: Sequence[Ranks], num_draft_heads: int, judge_nodes: int) -> dict[str, Tree]:
-    """Named trees, cut to the depth that the heads reach, and the best ones by counting."""
+    """Named trees, cut to the depth that the heads reach, and the best ones by counting.
+
+    `best-16` has 16 nodes, its root included; `chain-4` and `medusa-63` are named for their drafts.
+    """
     trees = {
         name: tree_by_name(name).truncate(num_draft_heads) for name in ("chain-4", "medusa-63")
     }
@@ -83,7 +87,7 @@ def judged_trees(seen: Sequence[Ranks], num_draft_heads: int, judge_nodes: int) 
 
 def static_trees(seen: Sequence[Ranks], held_out: Sequence[Ranks]) -> list[StaticTree]:
     """The best tree of each size by counting on `seen`, with its figure on `held_out`."""
-    trees = [best_static_tree(seen, size + 1) for size in STATIC_SIZES]
+    trees = [best_static_tree(seen, num_nodes) for num_nodes in STATIC_SIZES]
     return [StaticTree(tree, mean_acceptance_length(held_out, tree)) for tree in trees]
 
 
@@ -92,5 +96,7 @@ def trace_rows(
 ) -> list[Ranks]:
     """Rank traces of all rows."""
     return [
-        ranks for refs in batches for ranks in batch_ranks(heads, load_batch(reader, refs), labels)
+        ranks
+        for refs in batches
+        for ranks in batch_ranks(heads, load_batch(reader, refs, heads.device), labels)
     ]

@@ -85,7 +85,7 @@ class LabelMap:
 
     def __init__(self, heads: DraftHeads) -> None:
         ids = None if heads.draft_ids is None else heads.draft_ids.cpu()
-        self._rows = inverse_map(ids, heads.vocab_size)
+        self._rows = inverse_map(ids, heads.vocab_size).to(heads.device)
 
     def rows(self, target_ids: torch.Tensor) -> torch.Tensor:
         """Output rows of target ids; -1 outside the draft vocabulary."""
@@ -117,7 +117,7 @@ def head_features(
     context, embeddings = inputs
     path = None
     if embeddings is not None:
-        following = places[:, None] + torch.arange(1, head + 2)
+        following = places[:, None] + torch.arange(1, head + 2, device=places.device)
         path = embeddings.index_select(0, following.flatten()).view(len(places), -1)
     return heads.features(head, context.index_select(0, places), path)
 
@@ -159,18 +159,19 @@ def batch_ranks(heads: DraftHeads, batch: Batch, labels: LabelMap) -> list[Ranks
     inputs = head_inputs(heads, batch)
     flat_ids = batch.ids.flatten()
     rows, length = batch.ids.shape
-    ranks = torch.full((rows * length, heads.num_draft_heads), MISS, dtype=torch.long)
+    shape = (rows * length, heads.num_draft_heads)
+    ranks = torch.full(shape, MISS, dtype=torch.long, device=batch.ids.device)
     first = batch.has_label.int().argmax(1)  # the prompt's last token: the first start
     for head in range(heads.num_draft_heads):
         where = supervised(batch.has_label, head)
-        for part in torch.arange(len(where.context)).split(CHUNK):
-            places = where.context[part]
-            true = labels.rows(flat_ids[where.teacher[part] + 1])
+        chunks = zip(where.context.split(CHUNK), where.teacher.split(CHUNK), strict=True)
+        for places, teachers in chunks:
+            true = labels.rows(flat_ids[teachers + 1])
             logits = heads.logits(head, head_features(heads, head, inputs, places))
             score = logits.gather(1, true.clamp_min(0)[:, None])
             rank = (logits > score).sum(1)
             ranks[places, head] = torch.where(true >= 0, rank, MISS)
-    traces = ranks.view(rows, length, -1).numpy().astype(np.int64)
+    traces = ranks.view(rows, length, -1).cpu().numpy().astype(np.int64)
     counts = batch.has_label.sum(1).tolist()
     return [
         traces[i, f : f + n] for i, (f, n) in enumerate(zip(first.tolist(), counts, strict=True))

@@ -64,7 +64,8 @@ def prepare_features(
     progress: Callable[[int], None] | None = None,
 ) -> int:
     """Features of answers files into `folder`; how many rows are new."""
-    return extract_features(target, read_rows(answers), folder, FeatureConfig(), progress)
+    rows = read_rows(answers, target.fingerprint)
+    return extract_features(target, rows, folder, FeatureConfig(), progress)
 
 
 def train_from_features(

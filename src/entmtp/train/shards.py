@@ -6,7 +6,8 @@ A shard `features-<number>.safetensors` holds R rows laid end to end. For every 
 `hidden` (the target's state after it; the last token of a row may hold zeros), and
 `teacher_ids`, `teacher_probs`: the target's best tokens for the place behind it, all zero where
 that place is not an assistant token. For every row: `row_start`, `row_length`, `prompt_length`.
-The metadata `rows` lists `id`, `kind` and `temperature` of each row.
+The metadata: `rows` lists `id`, `kind` and `temperature` of each row; `schema_version` and the
+target's `fingerprint` are checked where they are present.
 
 Dimension key: S row length · H hidden size · N tokens of all rows · C teacher's best tokens.
 """
@@ -26,6 +27,7 @@ from safetensors.torch import save_file
 from entmtp.errors import ArtefactError
 from entmtp.train.rows import Row, content_key, prompt_key
 
+SCHEMA_VERSION = "1"
 SHARD_PATTERN = "features-*.safetensors"
 
 
@@ -75,7 +77,12 @@ def write_shard(
     names = [{"id": r.id, "kind": r.kind, "temperature": r.temperature} for r in rows]
     path = folder / f"features-{number:05d}.safetensors"
     half = folder / f".{path.name}.{os.getpid()}"
-    save_file(placed, half, {"rows": json.dumps(names), "fingerprint": fingerprint})
+    metadata = {
+        "schema_version": SCHEMA_VERSION,
+        "rows": json.dumps(names),
+        "fingerprint": fingerprint,
+    }
+    save_file(placed, half, metadata)
     half.replace(path)
     return path
 
@@ -96,23 +103,33 @@ def list_rows(folder: Path, fingerprint: str | None = None) -> list[RowRef]:
         try:
             with safe_open(path, "pt") as shard:
                 metadata = shard.metadata() or {}
+                names = json.loads(metadata["rows"])
                 ids = shard.get_tensor("ids")
                 starts, lengths, prompts = (
                     shard.get_tensor(name).tolist()
                     for name in ("row_start", "row_length", "prompt_length")
                 )
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise ArtefactError(f"{path} is broken ({error}); delete it and run again") from error
-        made_with = metadata.get("fingerprint", fingerprint)
-        if fingerprint is not None and made_with != fingerprint:
-            raise ArtefactError(
-                f"{path} was made with the model {made_with}, this is {fingerprint}; use another"
-                " work folder"
-            )
-        names = json.loads(metadata["rows"])
+        _check_made_with(path, metadata, fingerprint)
         for name, start, length, num_prompt in zip(names, starts, lengths, prompts, strict=True):
             refs.append(_ref(name, ids[start : start + length].tolist(), num_prompt, path, start))
     return refs
+
+
+def _check_made_with(path: Path, metadata: Mapping[str, str], fingerprint: str | None) -> None:
+    version = metadata.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise ArtefactError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}; delete it"
+            " and run again, or use a matching release"
+        )
+    made_with = metadata.get("fingerprint", fingerprint)
+    if fingerprint is not None and made_with != fingerprint:
+        raise ArtefactError(
+            f"{path} was made with the model {made_with}, this is {fingerprint}; use another"
+            " work folder"
+        )
 
 
 def _ref(name: dict[str, Any], ids: list[int], num_prompt: int, path: Path, start: int) -> RowRef:

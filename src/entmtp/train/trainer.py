@@ -4,7 +4,8 @@ Knows: heads, a split of rows, one configuration. Does not know: where rows came
 command, pictures.
 
 A run is a function of its rows and its configuration: killed at any moment and started again,
-it ends with the same weights (on the same machine and number of threads).
+it ends with the same weights (on the CPU of the same machine, with as many threads; CUDA adds up
+gradients in an order of its own).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Trainer:
         self.heads.train()
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, len(self.plan), self.config)
-        batch = load_batch(self.reader, self.plan[step])
+        batch = load_batch(self.reader, self.plan[step], self.heads.device)
         loss, means, num_positions = batch_loss(self.heads, batch, self.labels, self.config)
         value = loss.item()
         if not math.isfinite(value):

@@ -1,0 +1,31 @@
+"""The heads that come along: small, whole, and of the embedded model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from entmtp.heads.format import CONFIG_NAME, PACKAGED
+from entmtp.heads.static_trees import read_static_trees
+
+MAX_BYTES = 40_000_000
+NAMES = ("hydra", "medusa")
+
+
+def test_together_they_are_small() -> None:
+    assert sum(file.stat().st_size for file in PACKAGED.rglob("*")) <= MAX_BYTES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_has_a_card_and_trees(name: str) -> None:
+    folder = PACKAGED / name
+    config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+    assert config["base"]["name"] == "smollm2-135m"
+    assert config["provenance"]["num_train_tokens"] > 900_000
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"{config['provenance']['num_train_tokens']:,}" in card
+    trees = read_static_trees(folder)
+    assert max(entry.tree.num_nodes for entry in trees) == 64
+    lengths = [entry.mean_acceptance_length for entry in trees]
+    assert lengths == sorted(lengths)
