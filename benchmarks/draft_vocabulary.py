@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/draft_vocabulary.py --features FOLDER --out RESULT.json
 
-Ids are ranked by the target's own distribution on training rows; coverage is the share of
-held-out answer tokens. Cost is the median time of a draft of the 16-draft full-depth tree by
+Ids are ranked as in training (the target's own distribution on training rows, and their prompts);
+coverage is the share of held-out answer tokens. Cost is the median time of a draft of the tree of 16 nodes by
 Hydra++ heads of the shipped shape (weights do not matter for time), sizes taking turns.
 """
 
@@ -24,6 +24,7 @@ from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import split_rows
+from entmtp.train.pipeline import PROMPT_WEIGHT
 from entmtp.train.shards import FeatureReader, RowRef, list_rows, teacher_mass
 from entmtp.trees import tree_buffers
 
@@ -38,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     target = load_target("smollm2-135m")
     split = split_rows(list_rows(arguments.features), TrainConfig().validation_share)
-    mass = teacher_mass(split.train, target.vocab_size)
+    mass = teacher_mass(split.train, target.vocab_size, PROMPT_WEIGHT)
     written = count_written(split.validation, target.vocab_size)
     before = load_average()
     milliseconds = draft_milliseconds(target, mass)

@@ -1,4 +1,4 @@
-"""Every prompt in float32, plainly and with every shipped tree: equal to the token, or exit 1.
+"""Every prompt in float32, plainly and with trees of several sizes: equal to the token, or exit 1.
 
     .venv/bin/python benchmarks/identity.py --prompts FILE ... --limit 60 --out RESULT.json
 
@@ -22,7 +22,8 @@ from entmtp.scheduler import PlainPolicy, StaticPolicy, TreePolicy
 from entmtp.target.load import load_target
 from entmtp.trees import Tree, medusa_63
 
-SIZES = (4, 8, 16, 32, 64)
+SIZES = (8, 16, 32, 64)
+"""Nodes of the heads' own trees, the root included."""
 BATCH_SIZE = 8
 
 
@@ -51,7 +52,7 @@ def main() -> int:
                 {
                     "heads": heads,
                     "tree": name,
-                    "num_draft_tokens": tree.num_draft_tokens,
+                    "num_nodes": tree.num_nodes,
                     "num_identical": sum(a.token_ids == b.token_ids for a, b in pairs),
                     "num_prompts": len(results),
                     "mean_acceptance_length": 1 + accepted / steps,
@@ -77,8 +78,8 @@ def parse() -> argparse.Namespace:
 
 def trees_of(heads: str) -> dict[str, Tree]:
     stored = read_static_trees(locate_heads(heads))
-    static = {entry.tree.num_draft_tokens: entry.tree for entry in stored}
-    named = {f"static-{size}": static[size] for size in SIZES if size in static}
+    static = {entry.tree.num_nodes: entry.tree for entry in stored}
+    named = {f"best static, {size}": static[size] for size in SIZES if size in static}
     return {**named, "medusa-63": medusa_63()}
 
 

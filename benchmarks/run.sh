@@ -16,3 +16,4 @@ last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" &&
     --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
+.venv/bin/python benchmarks/readme.py

@@ -30,6 +30,15 @@ def test_filters_are_those_of_transformers(top_k: int, top_p: float, temperature
     assert torch.equal(make_warper([sampling] * 20, CPU)(scores), expected)
 
 
+def test_rows_with_different_filters() -> None:
+    rows = [Sampling(0.5 + 0.2 * i, *each) for i, each in enumerate(FILTERS)]
+    scores = logits(len(rows))
+    warped = make_warper(rows, CPU)(scores)
+    for i, sampling in enumerate(rows):
+        own = processed(torch.zeros(1, 1), scores[i : i + 1].clone(), sampling)
+        assert torch.equal(warped[i : i + 1], own)
+
+
 some_samplings = st.builds(
     Sampling,
     st.sampled_from([0.0, 0.5, 1.0, 1.7]),

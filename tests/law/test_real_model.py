@@ -12,6 +12,7 @@ from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads, HeadsConfig, build_heads, load_heads, prefix_shape
 from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
+from entmtp.target.attention import ATTENTION_NAME
 from entmtp.trees import ROOT, Tree, chain, full
 from reference import ids_of, run
 
@@ -73,11 +74,15 @@ def lazy_heads(target: TargetModel, kind: str) -> DraftHeads:
 def test_plain_equals_transformers(
     smollm2: TargetModel, plain: dict[Sampling, list[tuple[int, ...]]]
 ) -> None:
-    model = smollm2.transformers_model
-    ids = torch.tensor([Engine(smollm2).encode(PROMPTS[0])])
-    whole = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NUM_TOKENS
-    )
+    model, prompt = smollm2.transformers_model, Engine(smollm2).encode(PROMPTS[0])
+    ids = torch.tensor([prompt])
+    model.set_attn_implementation("sdpa")
+    try:
+        whole = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NUM_TOKENS
+        )
+    finally:
+        model.set_attn_implementation(ATTENTION_NAME)
     assert tuple(whole[0, ids.shape[1] :].tolist()) == plain[GREEDY][0]
 
 

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from entmtp.errors import BadInput
+from entmtp.target import TargetModel
 from entmtp.target.attention import fold_mask, folded_attention
+from fixtures import tiny_model
 
 
 def plain_attention(
@@ -37,6 +40,8 @@ def test_folded_is_plain(num_kv_heads: int, masked: bool, value_dim: int) -> Non
     if masked:
         mask = torch.rand(3, 1, 5, 11, generator=generator) < 0.5
         mask[..., 0] = True
+    else:
+        query = query[:, :, :1]
     for scaling in (8**-0.5, 0.1):
         output, weights = folded_attention(
             nn.Module(), query, key, value, mask, scaling=scaling, dropout=0.0
@@ -54,6 +59,17 @@ def test_what_is_masked_does_not_matter() -> None:
     other[:, :, 4:] = 1e4
     outputs = [folded_attention(nn.Module(), query, k, k, mask)[0] for k in (key, other)]
     assert torch.equal(*outputs)
+
+
+def test_the_model_is_not_used_without_a_mask_by_accident() -> None:
+    """`transformers` makes no mask for our attention; its own generation would see the future."""
+    model = tiny_model()
+    TargetModel.from_transformers(model)
+    ids = torch.tensor([[1, 2, 3]])
+    with pytest.raises(BadInput, match=r"set_attn_implementation\('sdpa'\)"):
+        model(input_ids=ids)
+    model.set_attn_implementation("sdpa")
+    assert torch.equal(model(input_ids=ids).logits, tiny_model()(input_ids=ids).logits)
 
 
 def test_a_mask_is_folded_as_the_queries_are() -> None:

@@ -5,7 +5,13 @@ acceptance, sampling, sequences, training. A new kind is one file and one line i
 """
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, PrefixShape, check_tree
-from entmtp.heads.format import load_heads, locate_heads, save_heads
+from entmtp.heads.format import (
+    HeadsDescription,
+    describe_heads,
+    load_heads,
+    locate_heads,
+    save_heads,
+)
 from entmtp.heads.registry import KINDS, build_heads, prefix_shape, start_from_target
 from entmtp.heads.static_trees import (
     StaticTree,
@@ -20,6 +26,7 @@ __all__ = [
     "Draft",
     "DraftHeads",
     "HeadsConfig",
+    "HeadsDescription",
     "PrefixShape",
     "StaticTree",
     "build_heads",
@@ -27,6 +34,7 @@ __all__ = [
     "choose_draft_ids",
     "coverage",
     "default_tree",
+    "describe_heads",
     "inverse_map",
     "load_heads",
     "locate_heads",

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -64,6 +64,34 @@ def save_heads(
     half.replace(folder / CONFIG_NAME)
 
 
+class HeadsDescription(NamedTuple):
+    """What `heads.json` says."""
+
+    config: HeadsConfig
+    base: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+def describe_heads(spec: str | Path) -> HeadsDescription:
+    """What heads are, without their weights.
+
+    Raises:
+        HeadsError: there are none under that name.
+        ArtefactError: the description is broken.
+    """
+    folder = locate_heads(spec)
+    path = folder / CONFIG_NAME
+    description = _read_description(path)
+    for name in ("config", "base", "provenance"):
+        if not isinstance(description.get(name), dict):
+            raise ArtefactError(
+                f"{path} does not describe heads ({name} is {description.get(name)!r}, expected"
+                " an object); train or copy them again"
+            )
+    config = _read_config(description["config"], path)
+    return HeadsDescription(config, description["base"], description["provenance"])
+
+
 def load_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
     """Heads from a folder, or packaged ones by name, bound to the target and in its dtype.
 
@@ -72,9 +100,8 @@ def load_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
         ArtefactError: the files are broken.
     """
     folder = locate_heads(spec)
-    description = _read_description(folder / CONFIG_NAME)
-    config = _read_config(description, folder)
-    _check_fit(config, description.get("base", {}), target, folder)
+    config, base, _ = describe_heads(spec)
+    _check_fit(config, base, target, folder)
     heads = build_heads(config)
     _load_weights(heads, folder / WEIGHTS_NAME)
     heads.to(device=target.device, dtype=target.dtype)
@@ -112,16 +139,30 @@ def _read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def _read_config(description: dict[str, Any], folder: Path) -> HeadsConfig:
-    fields = description.get("config")
+def _read_config(fields: dict[str, Any], path: Path) -> HeadsConfig:
+    values = dict(fields)
+    prefix = values.pop("prefix", None)
     try:
-        values = dict(fields)  # type: ignore[arg-type]  # a wrong type raises, and that is named
-        prefix = values.pop("prefix")
-        return HeadsConfig(**values, prefix=None if prefix is None else PrefixShape(**prefix))
-    except (TypeError, KeyError, ValueError) as error:
+        if prefix is not None:
+            _check_types(PrefixShape, prefix)
+            prefix = PrefixShape(**prefix)
+        _check_types(HeadsConfig, values)
+        return HeadsConfig(**values, prefix=prefix)
+    except TypeError as error:
         raise ArtefactError(
-            f"{folder / CONFIG_NAME} does not describe heads ({error}); train or copy them again"
+            f"{path} does not describe heads ({error}); train or copy them again"
         ) from error
+
+
+def _check_types(shape: type[HeadsConfig | PrefixShape], values: Any) -> None:
+    """Raises TypeError: a value is not of its field's type; what is missing is not looked at."""
+    if not isinstance(values, dict):
+        raise TypeError(f"prefix is {values!r}, expected an object or null")
+    for name, expected in get_type_hints(shape).items():
+        value = values.get(name)
+        is_right = type(value) is expected or (expected is float and type(value) is int)
+        if name in values and not is_right:
+            raise TypeError(f"{name} is {value!r}, expected {expected.__name__}")
 
 
 def _check_fit(

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entmtp.errors import ArtefactError, TreeError
+from entmtp.heads.base import HeadsConfig
+from entmtp.heads.format import CONFIG_NAME, describe_heads
 from entmtp.trees import Tree, medusa_63
 
 SCHEMA_VERSION = 1
@@ -51,7 +53,7 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
     """The trees of a heads folder, smallest first; none where the file is missing.
 
     Raises:
-        ArtefactError: the file is broken.
+        ArtefactError: the file is broken, or has a tree that the heads beside it cannot fill.
     """
     path = Path(folder) / FILE_NAME
     if not path.exists():
@@ -71,7 +73,19 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
         raise ArtefactError(
             f"{path} is broken ({error}); make it again with train-heads --trees-only"
         ) from error
+    if (Path(folder) / CONFIG_NAME).is_file():
+        _check_fit(path, [entry.tree for entry in trees], describe_heads(folder).config)
     return tuple(sorted(trees, key=lambda entry: entry.tree.num_nodes))
+
+
+def _check_fit(path: Path, trees: Sequence[Tree], config: HeadsConfig) -> None:
+    for tree in trees:
+        if tree.depth > config.num_draft_heads or tree.max_rank >= config.draft_vocab_size:
+            raise ArtefactError(
+                f"{path} has a tree {tree.depth} deep of ranks up to {tree.max_rank}, the heads"
+                f" beside it number {config.num_draft_heads} and know {config.draft_vocab_size}"
+                " tokens; make it again with train-heads --trees-only"
+            )
 
 
 def default_tree(folder: str | Path) -> Tree:

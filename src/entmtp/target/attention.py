@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from entmtp.errors import BadInput
+
 ATTENTION_NAME = "entmtp"
 """The name under which the function is registered with `transformers`."""
 
@@ -42,6 +44,12 @@ def folded_attention(
     Returns the output `[B, T, N, D]` and no weights.
     """
     batch, num_heads, rows, head_dim = query.shape
+    if attention_mask is None and rows > 1:
+        # `transformers` makes no mask for attention that it does not know: all would be visible.
+        raise BadInput(
+            f"attention {ATTENTION_NAME!r} needs a ready 4-D mask; to use this model outside of"
+            " entmtp, call set_attn_implementation('sdpa') on it first"
+        )
     num_kv_heads = key.shape[1]
     groups = num_heads // num_kv_heads
     folded = query.reshape(batch, num_kv_heads, groups * rows, head_dim)

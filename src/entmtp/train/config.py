@@ -1,12 +1,57 @@
 """How heads are trained: the only source of defaults.
 
-Knows: names, types, defaults and a line of help for each. The command's flags are made from it.
+Knows: names, types, defaults, ranges and a line of help for each. The command's flags are made
+from it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from entmtp.errors import BadInput
+from entmtp.heads import KINDS
+
+Range = tuple[Callable[[Any], bool], str]
+"""Whether a value is right, and what is expected of it in words."""
+
+
+CHOICES = {
+    "kind": tuple(KINDS),
+    "output": ("target", "own"),
+    "prefix_start": ("target", "random"),
+}
+_COUNT: Range = (lambda value: value >= 1, "1 or more")
+_COUNT_OR_NONE: Range = (lambda value: value >= 0, "0 or more")
+_POSITIVE: Range = (lambda value: 0 < value < math.inf, "a number above 0")
+_SHARE: Range = (lambda value: 0 <= value <= 1, "a share from 0 to 1")
+_SHARE_BELOW_ONE: Range = (lambda value: 0 <= value < 1, "a share from 0 to below 1")
+RANGES: dict[str, Range] = {
+    "num_draft_heads": _COUNT,
+    "num_layers": _COUNT,
+    "draft_vocab_size": _COUNT_OR_NONE,
+    "epochs": _POSITIVE,
+    "batch_tokens": _COUNT,
+    "lr": _POSITIVE,
+    "final_lr_share": _SHARE,
+    "warmup_steps": _COUNT_OR_NONE,
+    "weight_decay": (lambda value: 0 <= value < math.inf, "a number of 0 or more"),
+    "beta2": _SHARE_BELOW_ONE,
+    "max_grad_norm": _POSITIVE,
+    "dropout": _SHARE_BELOW_ONE,
+    "hidden_noise": (lambda value: 0 <= value < math.inf, "a number of 0 or more"),
+    "hard_share": _SHARE,
+    "head_decay": _POSITIVE,
+    "validation_share": _SHARE_BELOW_ONE,
+    "max_validation_rows": _COUNT,
+    "validate_every": _COUNT,
+    "checkpoint_every": _COUNT,
+    "patience": _COUNT_OR_NONE,
+    "judge_nodes": (lambda value: value >= 2, "2 or more, the root being one of them"),
+    "num_threads": _COUNT_OR_NONE,
+}
 
 
 def _option(default: Any, help_text: str) -> Any:
@@ -20,6 +65,7 @@ class TrainConfig:
     kind: str = _option("hydra++", "medusa, hydra or hydra++")
     num_draft_heads: int = _option(4, "heads, that is, the deepest draft")
     num_layers: int = _option(3, "residual blocks of each head")
+    start_from: str = _option("", "heads to begin with, of the same sizes; empty: new weights")
     draft_vocab_size: int = _option(8192, "output rows, the most frequent ids; 0 = all ids")
     output: str = _option("target", "target: the model's own output rows, frozen; own: trained")
     prefix_start: str = _option(
@@ -47,3 +93,16 @@ class TrainConfig:
     judge_nodes: int = _option(16, "the best checkpoint is the best with a tree of so many nodes")
     seed: int = _option(0, "order, dropout and starting weights")
     num_threads: int = _option(0, "CPU threads; 0 = PyTorch's choice")
+
+    def __post_init__(self) -> None:
+        """Raises BadInput: a value is none that a run could use."""
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise self._refused(name, f"one of {', '.join(known)}")
+        for name, (is_right, expected) in RANGES.items():
+            if not is_right(getattr(self, name)):
+                raise self._refused(name, expected)
+
+    def _refused(self, name: str, expected: str) -> BadInput:
+        flag = f"--{name.replace('_', '-')}"
+        return BadInput(f"{flag} is {getattr(self, name)}; expected {expected}")

@@ -8,6 +8,7 @@ A answer tokens of a row · K draft heads · W draft vocabulary · V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from entmtp.heads import (
     build_heads,
     choose_draft_ids,
     inverse_map,
+    load_heads,
     prefix_shape,
     start_from_target,
 )
@@ -70,8 +72,25 @@ def new_heads(
             cast(FirstBlock, block).scale_skip(START_SCALE)
         if heads.prefix is not None:
             heads.prefix.start(target, sample.float(), config.prefix_start)
+    if config.start_from:
+        _start_from(heads, target, config.start_from)
     heads.dropout.p = config.dropout
     return bind_in_float(heads, target)
+
+
+def _start_from(heads: DraftHeads, target: TargetModel, spec: str) -> None:
+    """Take the weights and the draft vocabulary of heads trained before."""
+    given = load_heads(spec, target)
+    ours, theirs = asdict(heads.config), asdict(given.config)
+    if ours != theirs:
+        words = ", ".join(
+            f"{name} {theirs[name]}, not {ours[name]}" for name in ours if ours[name] != theirs[name]
+        )
+        raise BadInput(
+            f"--start-from {spec}: those heads have other sizes ({words}); pass the settings that"
+            " they were trained with"
+        )
+    heads.load_state_dict(given.state_dict())
 
 
 def bind_in_float(heads: DraftHeads, target: TargetModel) -> DraftHeads:
@@ -118,7 +137,8 @@ def head_features(
     path = None
     if embeddings is not None:
         following = places[:, None] + torch.arange(1, head + 2, device=places.device)
-        path = embeddings.index_select(0, following.flatten()).view(len(places), -1)
+        path = embeddings.index_select(0, following.flatten())
+        path = path.view(len(places), (head + 1) * path.shape[-1])
     return heads.features(head, context.index_select(0, places), path)
 
 

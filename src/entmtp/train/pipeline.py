@@ -22,6 +22,7 @@ from entmtp.heads import (
     DraftHeads,
     StaticTree,
     coverage,
+    describe_heads,
     load_heads,
     save_heads,
     write_static_trees,
@@ -106,12 +107,30 @@ def train_from_features(
     return TrainedHeads(out, result, provenance)
 
 
-def rewrite_trees(target: TargetModel, features: Path, heads_folder: Path) -> None:
-    """Find the static trees of existing heads anew and write them beside them."""
-    heads = load_heads(heads_folder, target)
-    config = TrainConfig()
-    split = split_rows(list_rows(features, target.fingerprint), config.validation_share)
-    _store_trees(bind_in_float(heads, target), split, heads_folder, config)
+def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[StaticTree]:
+    """Find the static trees of existing heads anew; write them and the card beside the heads.
+
+    Rows are split as in training: the heads' provenance says how.
+
+    Raises:
+        BadInput: there are no rows to find trees on.
+        HeadsError, ArtefactError: the heads do not fit, or do not say how they were trained.
+    """
+    config, base, provenance = describe_heads(folder)
+    recipe = provenance.get("recipe")
+    if not isinstance(recipe, dict) or "validation" not in provenance:
+        raise ArtefactError(
+            f"heads in {folder} do not say how they were trained; --trees-only needs heads that"
+            " train-heads wrote"
+        )
+    share = recipe.get("validation_share", TrainConfig.validation_share)
+    settings = TrainConfig(validation_share=share)
+    split = split_rows(list_rows(features, target.fingerprint), settings.validation_share)
+    _check_rows(split)
+    heads = bind_in_float(load_heads(folder, target), target)
+    trees = _store_trees(heads, split, folder, settings)
+    write_card(folder, base.get("name", target.name), config, provenance, trees)
+    return trees
 
 
 def _store_trees(

@@ -158,6 +158,8 @@ def _run_key(plan: list[list[RowRef]], heads: DraftHeads, config: TrainConfig) -
     settings = asdict(config)
     for name in ("checkpoint_every", "num_threads"):
         settings.pop(name)
+    if not config.start_from:
+        settings.pop("start_from")  # younger than runs that know nothing of it
     digest = hashlib.sha256(json.dumps([settings, asdict(heads.config)], sort_keys=True).encode())
     for batch in plan:
         digest.update("".join(ref.key for ref in batch).encode())

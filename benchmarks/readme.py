@@ -1,0 +1,115 @@
+"""Write the figures of `results/` into the README, between its markers.
+
+.venv/bin/python benchmarks/readme.py           (a test compares, so that they stay true)
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+NAMES = {
+    "plain": "plain decoding",
+    "medusa-best": "Medusa heads, best static tree",
+    "hydra-best": "Hydra++ heads, best static tree",
+}
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def filled(text: str) -> str:
+    """The README's text with today's figures."""
+    for marker, block in (("table", speed_table()), ("figures", figures())):
+        start, end = f"<!-- {marker} -->\n", f"<!-- end of {marker} -->\n"
+        before, rest = text.split(start)
+        after = rest.split(end)[1]
+        text = f"{before}{start}{block}{end}{after}"
+    return text
+
+
+def read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return content
+
+
+def speed_table() -> str:
+    content = read("speed-bfloat16.json")
+    rows = ["| | tokens/s | speed-up (95 %) | tokens a step |", "|---|---|---|---|"]
+    for method in content["methods"]:
+        speedup = f"{method['speedup']:.2f}x"
+        if method["name"] != "plain":
+            speedup += f" [{method['speedup_low']:.2f}, {method['speedup_high']:.2f}]"
+        rows.append(
+            f"| {NAMES[method['name']]} | {method['tokens_per_second']:.1f} | {speedup} |"
+            f" {method['mean_acceptance_length']:.2f} |"
+        )
+    machine = content["environment"]
+    rows.append(
+        f"\nSmolLM2-135M on {machine['num_threads']} CPU cores ({machine['processor']}), bfloat16,"
+        f" eager PyTorch, {content['settings']['num_prompts']} prompts of HumanEval, GSM8K and"
+        f" MT-bench, {content['settings']['max_tokens']} tokens, greedy; every prompt by all"
+        " methods in turn."
+    )
+    return "\n".join(rows) + "\n"
+
+
+def figures() -> str:
+    speed, padded, identity = (
+        read(f"{name}.json") for name in ("speed-bfloat16", "padded-bfloat16", "identity-float32")
+    )
+    prompts = identity["rows"][0]["num_prompts"]
+    lines = [
+        f"Float32, the same {prompts} prompts with every tree below: all identical to plain"
+        " decoding, token for token. Tokens a step (mean acceptance length, bonus token included):",
+        "",
+        "| tree | nodes, root included | Medusa | Hydra++ | identical |",
+        "|---|---|---|---|---|",
+    ]
+    trees = dict.fromkeys(row["tree"] for row in identity["rows"])
+    for tree in trees:
+        own = {row["heads"]: row for row in identity["rows"] if row["tree"] == tree}
+        same = min(row["num_identical"] for row in own.values())
+        lines.append(
+            f"| {tree} | {own['hydra']['num_nodes']} |"
+            f" {own['medusa']['mean_acceptance_length']:.2f} |"
+            f" {own['hydra']['mean_acceptance_length']:.2f} | {same} of {prompts} |"
+        )
+    lines += ["", identity_in_16_bits(speed, padded), "", time_of_a_step(speed)]
+    return "\n".join(lines) + "\n"
+
+
+def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:
+    counts = ", ".join(
+        f"{m['num_identical']} of {m['num_prompts']} with {NAMES[m['name']]}"
+        for m in speed["methods"]
+        if m["name"] != "plain"
+    )
+    ratios = [d["ratio"] for d in speed["differences"] + padded["differences"]]
+    hydra = next(m for m in padded["methods"] if m["name"] == "hydra-best")
+    return (
+        f"Bfloat16 (logits in float32): identical are {counts}; with plain decoding padded to the"
+        f" tree's rows {hydra['num_identical']} of {hydra['num_prompts']} with Hydra++. At every"
+        " first difference the gap between the two tokens is"
+        f" at most {max(ratios, default=0.0):.2f} times the rounding error there (up to 2 it is"
+        " rounding)."
+    )
+
+
+def time_of_a_step(speed: dict[str, Any]) -> str:
+    parts = "; ".join(
+        f"{m['name']} {m['step_milliseconds']:.0f} ms (draft {100 * m['draft_share']:.0f} %, verify"
+        f" {100 * m['verify_share']:.0f} %, host {100 * m['host_share']:.1f} %, {m['num_nodes']}"
+        " rows)"
+        for m in speed["methods"]
+    )
+    return f"A step: {parts}."
+
+
+if __name__ == "__main__":
+    main()
