@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/draft_vocabulary.py --features FOLDER --out RESULT.json
 
 Ids are ranked as in training (the target's own distribution on training rows, and their prompts);
-coverage is the share of held-out answer tokens. Cost is the median time of a draft of the tree of 16 nodes by
-Hydra++ heads of the shipped shape (weights do not matter for time), sizes taking turns.
+coverage is the share of held-out answer tokens. Cost is the median time of a draft of the tree of
+16 nodes by Hydra++ heads of the shipped shape (weights do not matter for time), sizes taking turns.
 """
 
 from __future__ import annotations

@@ -172,6 +172,43 @@ def test_B17_a_reduced_vocabulary_without_its_map_is_refused(tmp_path: Path) -> 
         load_heads(tmp_path, target)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("config", "num_draft_heads"), "4", "num_draft_heads is '4', expected int"),
+        (("config", "kind"), None, "kind is None, expected str"),
+        (("config", "prefix"), [1], r"prefix is \[1\], expected an object"),
+        (("config", "prefix"), {"rope_theta": "1"}, "rope_theta is '1', expected float"),
+        (("config", "surplus"), 1, "surplus"),
+        (("config",), [], r"config is \[\], expected an object"),
+        (("base",), ["a"], r"base is \['a'\], expected an object"),
+        (("provenance",), None, "provenance is None, expected an object"),
+    ],
+)
+def test_M13_a_wrong_type_in_the_description_is_named(
+    place: tuple[str, ...], value: object, words: str, tmp_path: Path
+) -> None:
+    file = saved(tmp_path) / "heads.json"
+    description = json.loads(file.read_text())
+    outer = description
+    for name in place[:-1]:
+        outer = outer[name]
+    outer[place[-1]] = value
+    file.write_text(json.dumps(description))
+    with pytest.raises(ArtefactError, match=words):
+        load_heads(tmp_path, tiny())
+
+
+def test_static_trees_that_the_heads_cannot_fill_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    write_static_trees(tmp_path, [StaticTree(chain(4), 2.0)])
+    assert default_tree(tmp_path) == chain(4)
+    for tree in (chain(5), full(9, 1)):  # four heads, eight tokens
+        write_static_trees(tmp_path, [StaticTree(tree, 2.0)])
+        with pytest.raises(ArtefactError, match=r"trees.json has a tree .* the heads beside it"):
+            default_tree(tmp_path)
+
+
 def test_static_trees_come_back_smallest_first(tmp_path: Path) -> None:
     assert read_static_trees(tmp_path) == ()
     assert default_tree(tmp_path) == medusa_63()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -129,10 +131,17 @@ def test_other_ways_to_attend_are_refused() -> None:
     assert "other logits for a tree of drafts" in refusal(Gemma2ForCausalLM(config))
 
 
-def sees_all(*arguments: object, **options: object) -> tuple[torch.Tensor, None]:
+def sees_all(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
     """Attention that forgets the mask."""
-    module, query, key, value, _ = arguments
-    return folded_attention(module, query, key, value, None, **options)  # type: ignore[arg-type]
+    mask = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool)
+    return folded_attention(module, query, key, value, mask, **options)
 
 
 def sees_what_came_before(

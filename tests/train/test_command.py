@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from safetensors.torch import load_file
 
 from entmtp.cli.train_heads import run
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import BadInput
+from entmtp.errors import BadInput, HeadsError
 from entmtp.heads import load_heads, read_static_trees
 from entmtp.scheduler import StaticPolicy
 from entmtp.target.load import load_target
@@ -33,6 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def ring_answers() -> str:
+    rows = [
+        {"id": row.id, "prompt_ids": row.prompt_ids, "answer_ids": row.answer_ids}
+        for row in ring_rows(12, 24)
+    ]
+    return "\n".join(json.dumps(row) for row in rows)
+
+
 def flags(model: Path, folder: Path, *more: str) -> list[str]:
     own = ["--model", str(model), "--work", str(folder / "work"), "--out", str(folder / "heads")]
     sizes = ["--draft-vocab-size", "10", "--epochs", "2", "--validation-share", "0.2"]
@@ -44,31 +54,95 @@ def test_answers_become_heads(
     kind: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = tmp_path / "answers.jsonl"
-    rows = [
-        {"id": row.id, "prompt_ids": row.prompt_ids, "answer_ids": row.answer_ids}
-        for row in ring_rows(12, 24)
-    ]
     # A byte-order mark, CRLF and a blank line are nobody's fault.
-    text = "\r\n\r\n".join(json.dumps(row) for row in rows)
+    text = ring_answers().replace("\n", "\r\n\r\n")
     answers.write_text("\ufeff" + text, encoding="utf-8")
-    with pytest.warns(UserWarning, match="only 24 rows"):
-        command(flags(model, tmp_path, "--kind", kind, "--answers", str(answers), "--json"))
-    report = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    command(flags(model, tmp_path, "--kind", kind, "--answers", str(answers), "--json"))
+    shown = capsys.readouterr()
+    assert [line for line in shown.err.splitlines() if line.startswith("note: only 24 rows")]
+    report = json.loads(shown.out.strip().splitlines()[-1])
     assert report["num_train_rows"] + report["num_validation_rows"] == 24
     assert report["recipe"]["kind"] == kind
     names = sorted(path.name for path in (tmp_path / "heads").iterdir())
     assert names == ["README.md", "heads.json", "heads.safetensors", "training.png", "trees.json"]
     trees = read_static_trees(tmp_path / "heads")
-    assert [entry.tree.num_draft_tokens for entry in trees][:4] == [1, 2, 3, 4]
+    assert [entry.tree.num_nodes for entry in trees][:4] == [2, 3, 4, 5]
     target = load_target(str(model), dtype="float32", self_check=False)
     params = GenerationParams(max_tokens=20)
     plain = Engine(target).generate([1, 2, 3], params)
     heads = load_heads(tmp_path / "heads", target)
     drafted = Engine(target, heads, StaticPolicy(trees[3].tree)).generate([1, 2, 3], params)
     assert drafted.token_ids == plain.token_ids
-    (tmp_path / "heads" / "trees.json").unlink()
-    command(flags(model, tmp_path, "--features", str(tmp_path / "work/features"), "--trees-only"))
-    assert len(read_static_trees(tmp_path / "heads")) == len(trees)
+
+
+def test_trees_only_makes_trees_and_card_again_and_never_of_nothing(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(ring_answers())
+    share = ("--validation-share", "0.4")
+    command(flags(model, tmp_path, "--kind", "medusa", "--answers", str(answers), *share))
+    heads = tmp_path / "heads"
+    before = {name: (heads / name).read_bytes() for name in ("trees.json", "README.md")}
+    empty = tmp_path / "empty"
+    with pytest.raises(BadInput, match="0 of 0 tokens"):
+        command(flags(model, tmp_path, "--trees-only", "--features", str(empty)))
+    assert (heads / "trees.json").read_bytes() == before["trees.json"]
+    for name in before:
+        (heads / name).unlink()
+    capsys.readouterr()
+    # The split is the one of the training, not that of the flags' defaults.
+    command(flags(model, tmp_path, "--trees-only", "--json"))
+    assert {name: (heads / name).read_bytes() for name in before} == before
+    report = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert [entry["num_nodes"] for entry in report["trees"]][:4] == [2, 3, 4, 5]
+    with pytest.raises(HeadsError, match="is missing there"):
+        command(flags(model, tmp_path, "--trees-only", "--out", str(empty)))
+
+
+def test_training_starts_from_heads_of_the_same_sizes(model: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(ring_answers())
+    first = flags(model, tmp_path / "first", "--kind", "medusa", "--answers", str(answers))
+    command(first)
+    given = tmp_path / "first/heads"
+    more = ("--kind", "medusa", "--answers", str(answers), "--start-from", str(given))
+    # So low a rate moves nothing that 16 bits can hold.
+    command(flags(model, tmp_path / "more", *more, "--lr", "1e-12", "--weight-decay", "0"))
+    weights = [load_file(tmp_path / name / "heads/heads.safetensors") for name in ("first", "more")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    with pytest.raises(BadInput, match=r"other sizes \(num_draft_heads 4, not 3\)"):
+        command(flags(model, tmp_path / "other", *more, "--num-draft-heads", "3"))
+    with pytest.raises(HeadsError, match="is missing there"):
+        command([*first, "--start-from", str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--validate-every", "0", "--validate-every is 0; expected 1 or more"),
+        ("--judge-nodes", "1", "--judge-nodes is 1; expected 2 or more"),
+        ("--epochs", "nan", "--epochs is nan; expected a number above 0"),
+        ("--dropout", "1", "--dropout is 1.0; expected a share from 0 to below 1"),
+        ("--validation-share", "1", "--validation-share is 1.0; expected a share"),
+        ("--warmup-steps", "-1", "--warmup-steps is -1; expected 0 or more"),
+        ("--kind", "eagle", "--kind is eagle; expected one of medusa, hydra, hydra"),
+        ("--prefix-start", "zero", "--prefix-start is zero; expected one of target, random"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_the_model_is_loaded(
+    flag: str, value: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        command(flags(tmp_path / "no model", tmp_path, flag, value))
+
+
+def test_an_answer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    row = {"prompt_ids": [1, 2], "answer_ids": [3, 4, 5], "model": "abc"}
+    answers.write_text(json.dumps(row))
+    with pytest.raises(BadInput, match=r"answers.jsonl:1 is an answer of the model abc, this is"):
+        command(flags(model, tmp_path, "--answers", str(answers)))
 
 
 def test_T04_a_broken_line_is_named(model: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_T02_labels_are_the_tokens_two_and_more_behind(tmp_path: Path) -> None:
     ]
     extract_features(ring(RING), rows, tmp_path, FeatureConfig())
     refs = sorted(list_rows(tmp_path), key=lambda ref: ref.length)
-    batch = load_batch(FeatureReader(), refs)
+    batch = load_batch(FeatureReader(), refs, torch.device("cpu"))
     length = batch.ids.shape[1]
     found = {}
     for head in range(4):

@@ -114,6 +114,10 @@ def test_T08_half_a_checkpoint_is_never_picked_up(tmp_path: Path) -> None:
     # What a kill during a save leaves: a part under another name, and the old file whole.
     (tmp_path / ".last.pt.123").write_bytes(path.read_bytes()[:50])
     assert load_checkpoint(path, "run", module, optimiser) == Progress(3, 1.5, 0)
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "schema_version": 2}, path)
+    with pytest.raises(ArtefactError, match="has schema version 2, this program reads 1"):
+        load_checkpoint(path, "run", module, optimiser)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ArtefactError, match="is broken"):
         load_checkpoint(path, "run", module, optimiser)

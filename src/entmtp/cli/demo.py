@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from entmtp.bench import (
     BASELINE,
@@ -33,6 +31,7 @@ from entmtp.bench import (
     try_trees,
 )
 from entmtp.bench.report import choices_json, describe_difference, print_choice, print_comparison
+from entmtp.cli.bars import progress_bar
 from entmtp.cli.options import AsJson, SamplingOptions, TargetOptions, with_options
 from entmtp.cli.session import busy, note, open_heads, open_target
 from entmtp.cli.stream import ShowDrafts, legend, show_answer
@@ -166,25 +165,12 @@ def _show_one_answer(
 def _compare(
     methods: Sequence[Method], tasks: Sequence[Task], params: GenerationParams
 ) -> Comparison:
-    with _progress(len(methods) * len(tasks)) as on_run:
-        return compare(methods, tasks, params, on_run)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[Run], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("answers", total=total)
+    with progress_bar("answers", len(methods) * len(tasks), is_transient=True) as update:
 
         def on_run(run: Run) -> None:
-            progress.update(task, advance=1, description=f"answers ({run.method})")
+            update(advance=1, description=f"answers ({run.method})")
 
-        yield on_run
+        return compare(methods, tasks, params, on_run)
 
 
 def _print_json(

@@ -8,20 +8,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from entmtp.cli.bars import progress_bar
+from entmtp.cli.options import AsJson, TargetOptions
+from entmtp.cli.session import note, open_target
 from entmtp.data import read_prompts
 from entmtp.errors import BadInput
+from entmtp.heads import StaticTree, describe_heads
 from entmtp.target import TargetModel
-from entmtp.target.load import load_target
 from entmtp.train.answers import AnswerConfig, make_answers
 from entmtp.train.config import TrainConfig
 from entmtp.train.picture import draw_run
@@ -75,13 +76,13 @@ def run(
         AnswerConfig.num_tokens
     ),
     dtype: Annotated[str, typer.Option(help="The model's, for answers and features.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
+        "cpu"
+    ),
     trees_only: Annotated[
         bool, typer.Option("--trees-only", help="Only find the static trees of --out anew.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
-    ] = False,
+    as_json: AsJson = False,
     **settings: Any,
 ) -> None:
     """Train draft heads on the model's own answers.
@@ -90,64 +91,65 @@ def run(
     are stored; heads are trained on them, judged on held-out prompts as training goes.
     """
     config = TrainConfig(**settings)
-    target = load_target(model, dtype=dtype, device=device, self_check=False)
+    if needed := out if trees_only else config.start_from:
+        describe_heads(needed)  # what is missing is said before the model is loaded
+    if not trees_only and features is None and not answers and prompts is None:
+        raise BadInput("nothing to train on; pass --prompts, --answers or --features")
+    target = open_target(TargetOptions(model, dtype, device))
     shards = features or work / "features"
-    if features is None:
-        _make_features(target, _answer_files(target, prompts, answers, work, num_tokens), shards)
-    if trees_only:
-        rewrite_trees(target, shards, out)
-        print(f"static trees of {out} written")
-        return
-    trained = _train(target, shards, work, out, config)
+    with _warnings_as_notes():
+        if trees_only:
+            _report_trees(out, rewrite_trees(target, shards, out), as_json)
+            return
+        if features is None:
+            files = answers or [_answer(target, prompts, work, num_tokens)]
+            _make_features(target, files, shards)
+        trained = _train(target, shards, work, out, config)
     _draw(work / f"run-{config.kind}", out)
     _report(trained, as_json)
 
 
-def _answer_files(
-    target: TargetModel,
-    prompts: Path | None,
-    answers: list[Path] | None,
-    work: Path,
-    num_tokens: int,
-) -> list[Path]:
-    if answers:
-        return answers
-    if prompts is None:
-        raise BadInput("nothing to train on; pass --prompts, --answers or --features")
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """What is odd becomes a line of its own, at once."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        note(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _answer(target: TargetModel, prompts: Path | None, work: Path, num_tokens: int) -> Path:
+    assert prompts is not None, "checked before the model was loaded"
     work.mkdir(parents=True, exist_ok=True)
     file = work / "answers.jsonl"
-    with _bar("answers", num_tokens) as advance_to:
+    config = AnswerConfig(num_tokens=num_tokens)
+    with progress_bar("answers", num_tokens) as update:
         make_answers(
-            target, read_prompts(prompts), file, AnswerConfig(num_tokens=num_tokens), advance_to
+            target, read_prompts(prompts), file, config, lambda done: update(completed=done)
         )
-    return [file]
+    return file
 
 
 def _make_features(target: TargetModel, answers: list[Path], shards: Path) -> None:
-    done = 0
-
-    with _bar("features", None) as advance_to:
-
-        def count(num_tokens: int) -> None:
-            nonlocal done
-            done += num_tokens
-            advance_to(done)
-
-        prepare_features(target, answers, shards, count)
+    with progress_bar("features", None) as update:
+        prepare_features(target, answers, shards, lambda num_tokens: update(advance=num_tokens))
 
 
 def _train(
     target: TargetModel, shards: Path, work: Path, out: Path, config: TrainConfig
 ) -> TrainedHeads:
-    with _progress() as progress:
-        task = progress.add_task("training", total=None, note="")
+    with progress_bar("training", None) as update:
 
         def show(report: StepReport) -> None:
             words = (
                 f"loss {report.loss:.3f} · best {report.best:.3f} tokens/step ·"
                 f" {report.positions_per_second:.0f} positions/s"
             )
-            progress.update(task, completed=report.step, total=report.num_steps, note=words)
+            update(completed=report.step, total=report.num_steps, note=words)
 
         return train_from_features(target, shards, work, out, config, show)
 
@@ -157,7 +159,19 @@ def _draw(run_folder: Path, out: Path) -> None:
     try:
         draw_run(run_folder / "metrics.jsonl", picture)
     except BadInput as error:
-        print(f"no picture: {error}", file=sys.stderr)
+        note(f"note: no picture: {error}")
+
+
+def _report_trees(out: Path, trees: list[StaticTree], as_json: bool) -> None:
+    print(f"static trees of {out} written; mean acceptance length on held-out prompts:")
+    for tree, length in trees:
+        print(f"  {tree.num_nodes:>3} nodes    {length:.3f}")
+    if as_json:
+        entries = [
+            {"num_nodes": tree.num_nodes, "depth": tree.depth, "mean_acceptance_length": length}
+            for tree, length in trees
+        ]
+        print(json.dumps({"path": str(out), "trees": entries}))
 
 
 def _report(trained: TrainedHeads, as_json: bool) -> None:
@@ -167,23 +181,3 @@ def _report(trained: TrainedHeads, as_json: bool) -> None:
         print(f"  {name:<12} {value:.3f}")
     if as_json:
         print(json.dumps({"path": str(trained.path), **trained.provenance}))
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield progress
-
-
-@contextmanager
-def _bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    with _progress() as progress:
-        task = progress.add_task(name, total=total, note="")
-        yield lambda done: progress.update(task, completed=done)

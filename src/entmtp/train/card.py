@@ -65,9 +65,7 @@ def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:
         f"| {head + 1} | " + " | ".join(f"{shares[name][head]:.1%}" for name in shares) + " |"
         for head in range(len(next(iter(shares.values()))))
     ]
-    tree_rows = [
-        f"| {tree.num_nodes} | {tree.depth} | {length:.2f} |" for tree, length in trees
-    ]
+    tree_rows = [f"| {tree.num_nodes} | {tree.depth} | {length:.2f} |" for tree, length in trees]
     return "\n".join(
         [
             "## Held-out figures",

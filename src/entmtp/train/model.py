@@ -84,7 +84,9 @@ def _start_from(heads: DraftHeads, target: TargetModel, spec: str) -> None:
     ours, theirs = asdict(heads.config), asdict(given.config)
     if ours != theirs:
         words = ", ".join(
-            f"{name} {theirs[name]}, not {ours[name]}" for name in ours if ours[name] != theirs[name]
+            f"{name} {theirs[name]}, not {ours[name]}"
+            for name in ours
+            if ours[name] != theirs[name]
         )
         raise BadInput(
             f"--start-from {spec}: those heads have other sizes ({words}); pass the settings that"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from entmtp.errors import BadInput
+from entmtp.errors import ArtefactError, BadInput
 from entmtp.heads import (
     DraftHeads,
     StaticTree,
@@ -118,12 +118,12 @@ def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[Sta
     """
     config, base, provenance = describe_heads(folder)
     recipe = provenance.get("recipe")
-    if not isinstance(recipe, dict) or "validation" not in provenance:
+    share = recipe.get("validation_share") if isinstance(recipe, dict) else None
+    if not isinstance(share, int | float) or "validation" not in provenance:
         raise ArtefactError(
             f"heads in {folder} do not say how they were trained; --trees-only needs heads that"
             " train-heads wrote"
         )
-    share = recipe.get("validation_share", TrainConfig.validation_share)
     settings = TrainConfig(validation_share=share)
     split = split_rows(list_rows(features, target.fingerprint), settings.validation_share)
     _check_rows(split)
