@@ -15,7 +15,18 @@ from entmtp.errors import BadInput
 from reference import processed
 
 CPU = torch.device("cpu")
-FILTERS = [(0, 1.0), (1, 1.0), (3, 1.0), (200, 1.0), (0, 0.5), (0, 0.99), (5, 0.7), (50, 0.01)]
+FILTERS = [
+    (0, 1.0),
+    (1, 1.0),
+    (3, 1.0),
+    (200, 1.0),
+    (0, 0.5),
+    (0, 0.99),
+    (5, 0.7),
+    (50, 0.01),
+    (10, 0.5),
+    (20, 0.9),
+]
 
 
 def logits(rows: int, vocab_size: int = 50, seed: int = 0) -> torch.Tensor:

@@ -64,6 +64,7 @@ def lazy_heads(target: TargetModel, kind: str) -> DraftHeads:
         output="target",
         prefix=prefix_shape(target) if kind == "hydra++" else None,
     )
+    torch.manual_seed(0)
     heads = build_heads(config)
     assert heads.draft_ids is not None
     heads.draft_ids.copy_(torch.randperm(target.vocab_size)[:2000])

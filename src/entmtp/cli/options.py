@@ -81,7 +81,7 @@ class DraftOptions:
         typer.Option(
             metavar="NAME|FILE",
             help="Tree of the static policy: medusa-63, chain-K, full-WxD or a JSON file of rank"
-            " paths; the heads' own tree of about 16 drafts where none is given.",
+            " paths; the heads' own tree of about 16 nodes where none is given.",
         ),
     ] = None
     acceptance: Annotated[
