@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from draft_heads import hidden_states, random_heads
-from entmtp.errors import TreeError
+from entmtp.errors import HeadsError, TreeError
 from entmtp.heads import DraftHeads, HeadsConfig, build_heads, check_tree
 from entmtp.trees import Tree, chain, full, tree_buffers
 from fixtures import tiny
@@ -93,13 +93,26 @@ def test_observing_in_pieces_equals_the_whole_row(kind: str) -> None:
         assert list(cache.lengths) == at
 
 
-def test_medusa_reads_all_heads_in_one_product() -> None:
-    heads = random_heads(tiny(), "medusa")
-    context = torch.randn(3, heads.hidden_size, generator=torch.Generator().manual_seed(3))
+@pytest.mark.parametrize("output", ["own", "target", "projected"])
+def test_medusa_reads_all_heads_in_one_product(output: str) -> None:
+    target = tiny()
+    sizes = (target.hidden_size, target.vocab_size, 4, 2, target.vocab_size)
+    heads = build_heads(HeadsConfig("medusa", *sizes, output))
+    heads.bind(target)
+    generator = torch.Generator().manual_seed(3)
+    for weight in heads.parameters():
+        weight.data.normal_(0.0, 0.3, generator=generator)
+    context = torch.randn(3, heads.hidden_size, generator=generator)
     together = heads.all_logits(heads.all_features(context, 4))
     for head in range(4):
         alone = heads.logits(head, heads.features(head, context, None))
-        assert torch.allclose(together[head], alone, atol=1e-5)
+        assert torch.allclose(together[head], alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["hydra", "hydra++"])
+def test_only_medusa_heads_are_projected(kind: str) -> None:
+    with pytest.raises(HeadsError, match="output target instead"):
+        build_heads(HeadsConfig(kind, 64, 8, 4, 2, 8, "projected"))
 
 
 def test_trees_that_heads_cannot_fill_are_named() -> None:

@@ -64,7 +64,9 @@ class HeadsConfig:
     draft_vocab_size: int
     """Rows of the output layer; fewer than `vocab_size` where there is an id map."""
     output: str
-    """`own`: one trained output layer for each head. `target`: the target's rows, shared."""
+    """`own`: one trained output layer for each head. `target`: the target's rows, shared.
+    `projected` (Medusa): the target's rows behind a trained square matrix of each head, that is,
+    an own output layer in factored form, small enough to ship."""
     prefix: PrefixShape | None = None
 
 
@@ -108,7 +110,7 @@ class DraftHeads(nn.Module, ABC):
         """Take from the target what is not stored in the heads' own file."""
         if self.needs_path:
             self.embedding = target.embedding_weight.detach()
-        if self.config.output == "target":
+        if self.config.output != "own":
             ids = slice(None) if self.draft_ids is None else self.draft_ids
             rows = target.output_weight.detach()[ids]
             # Less their mean: every logit of a position moves by the same, which no probability
@@ -119,7 +121,7 @@ class DraftHeads(nn.Module, ABC):
 
     def output(self, head: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Weight `[W, H]` and bias `[W]` of one head's output layer."""
-        if self.config.output == "target":
+        if self.config.output != "own":
             assert self.output_rows is not None, "bind the heads to their target first"
             return self.output_rows, self.output_row_bias
         return self.output_weight[head], self.output_bias[head] if self.has_output_bias else None

@@ -26,6 +26,11 @@ class MedusaHeads(DraftHeads):
         heads, layers, hidden = config.num_draft_heads, config.num_layers, config.hidden_size
         self.block_weight = nn.Parameter(torch.zeros(heads, layers, hidden, hidden))
         self.block_bias = nn.Parameter(torch.zeros(heads, layers, hidden))
+        # SiLU only adds: blocks alone cannot turn a state away from the token it stands for.
+        is_projected = config.output == "projected"
+        self.projection = (
+            nn.Parameter(torch.eye(hidden).repeat(heads, 1, 1)) if is_projected else None
+        )
 
     def features(self, head: int, context: torch.Tensor, path: torch.Tensor | None) -> torch.Tensor:
         del path
@@ -33,7 +38,7 @@ class MedusaHeads(DraftHeads):
         for weight, bias in zip(self.block_weight[head], self.block_bias[head], strict=True):
             state = state + silu(linear(self.dropout(state), weight, bias))
         dropped: torch.Tensor = self.dropout(state)
-        return dropped
+        return dropped if self.projection is None else linear(dropped, self.projection[head])
 
     def all_features(self, context: torch.Tensor, num_draft_heads: int) -> torch.Tensor:
         """The first heads at once: context `[B, H]` to `[K, B, H]`."""
@@ -42,11 +47,13 @@ class MedusaHeads(DraftHeads):
             weight = self.block_weight[:num_draft_heads, layer]
             bias = self.block_bias[:num_draft_heads, layer, None]
             state = state + silu(torch.baddbmm(bias, state, weight.mT))
+        if self.projection is not None:
+            state = torch.bmm(state, self.projection[:num_draft_heads].mT)
         return state
 
     def all_logits(self, features: torch.Tensor) -> torch.Tensor:
         """`[K, B, H]` to `[K, B, W]` in one product."""
-        if self.config.output == "target":
+        if self.config.output != "own":
             return self.logits(0, features)
         return torch.bmm(features, self.output_weight[: features.shape[0]].mT)
 

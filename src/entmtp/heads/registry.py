@@ -23,6 +23,9 @@ KINDS: dict[str, type[DraftHeads]] = {
 }
 
 
+OUTPUTS = ("target", "own", "projected")
+
+
 def build_heads(config: HeadsConfig) -> DraftHeads:
     """Heads of the given sizes with starting weights.
 
@@ -31,8 +34,12 @@ def build_heads(config: HeadsConfig) -> DraftHeads:
     """
     if config.kind not in KINDS:
         raise HeadsError(f"unknown kind of heads {config.kind!r}; known: {', '.join(KINDS)}")
-    if config.output not in ("own", "target"):
-        raise HeadsError(f"unknown output layer {config.output!r}; known: own, target")
+    if config.output not in OUTPUTS:
+        raise HeadsError(f"unknown output layer {config.output!r}; known: {', '.join(OUTPUTS)}")
+    if config.output == "projected" and config.kind != "medusa":
+        raise HeadsError(
+            f"{config.kind} heads have a matrix of their own already; use output target instead"
+        )
     if min(config.num_draft_heads, config.num_layers) < 1:
         raise HeadsError(
             f"{config.num_draft_heads} draft heads of {config.num_layers} layers; both must be at"

@@ -15,6 +15,13 @@ from entmtp.heads import HeadsConfig, StaticTree
 CARD_NAME = "README.md"
 
 
+_ROWS = {
+    "target": "the model's own output rows",
+    "own": "output rows of their own",
+    "projected": "the model's own output rows behind a trained matrix each",
+}
+
+
 def write_card(
     folder: Path,
     base: str,
@@ -35,7 +42,7 @@ def write_card(
 
 
 def _title(base: str, config: HeadsConfig) -> str:
-    rows = "the model's own output rows" if config.output == "target" else "output rows of its own"
+    rows = _ROWS[config.output]
     return f"""# {config.kind} draft heads for {base}
 
 {config.num_draft_heads} heads of {config.num_layers} residual blocks, {rows}

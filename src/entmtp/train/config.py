@@ -20,7 +20,7 @@ Range = tuple[Callable[[Any], bool], str]
 
 CHOICES = {
     "kind": tuple(KINDS),
-    "output": ("target", "own"),
+    "output": ("target", "own", "projected"),
     "prefix_start": ("target", "random"),
 }
 _COUNT: Range = (lambda value: value >= 1, "1 or more")
@@ -67,7 +67,11 @@ class TrainConfig:
     num_layers: int = _option(3, "residual blocks of each head")
     start_from: str = _option("", "heads to begin with, of the same sizes; empty: new weights")
     draft_vocab_size: int = _option(8192, "output rows, the most frequent ids; 0 = all ids")
-    output: str = _option("target", "target: the model's own output rows, frozen; own: trained")
+    output: str = _option(
+        "target",
+        "target: the model's own output rows, frozen; own: trained; projected (medusa): the"
+        " model's rows behind a trained matrix of each head",
+    )
     prefix_start: str = _option(
         "target", "hydra++ layer starts from: target (its last layer), random"
     )
