@@ -84,7 +84,7 @@ def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:
             *head_rows,
             "",
             "Mean acceptance length (tokens a step, the bonus token included) of the best static",
-            "trees, picked on training rows and replayed on held-out ones:",
+            "trees, picked on greedy training rows and replayed on greedy held-out ones:",
             "",
             "| nodes (root included) | depth | mean acceptance length |",
             "|---|---|---|",

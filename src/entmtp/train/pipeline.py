@@ -136,15 +136,20 @@ def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[Sta
 def _store_trees(
     heads: DraftHeads, split: Split, folder: Path, config: TrainConfig
 ) -> list[StaticTree]:
+    """Trees for greedy decoding, where there are greedy answers to pick and judge them on."""
     heads.eval()
     reader, labels = FeatureReader(), LabelMap(heads)
     seen, held_out = (
-        trace_rows(heads, pack(refs[:TREE_ROWS], config.batch_tokens), reader, labels)
+        trace_rows(heads, pack(_greedy(refs)[:TREE_ROWS], config.batch_tokens), reader, labels)
         for refs in (split.train, split.validation or split.train)
     )
     trees = static_trees(seen, held_out)
     write_static_trees(folder, trees)
     return trees
+
+
+def _greedy(refs: Sequence[RowRef]) -> Sequence[RowRef]:
+    return [ref for ref in refs if ref.temperature == 0] or refs
 
 
 def _check_rows(split: Split) -> None:

@@ -43,6 +43,8 @@ class RowRef(NamedTuple):
     length: int
     shard: Path
     start: int
+    temperature: float = 0.0
+    """The answer was drawn at; 0 for greedy ones."""
 
     @property
     def num_answer(self) -> int:
@@ -141,6 +143,7 @@ def _ref(name: dict[str, Any], ids: list[int], num_prompt: int, path: Path, star
         length=len(ids),
         shard=path,
         start=start,
+        temperature=float(name.get("temperature", 0.0)),
     )
 
 
