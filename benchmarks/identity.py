@@ -20,9 +20,9 @@ from entmtp.engine import Engine, GenerationParams, Result
 from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import PlainPolicy, StaticPolicy, TreePolicy
 from entmtp.target.load import load_target
-from entmtp.trees import Tree, medusa_63
+from entmtp.trees import Tree
 
-SIZES = (8, 16, 32, 64)
+SIZES = {"medusa": (16,), "hydra": (16, 64)}
 """Nodes of the heads' own trees, the root included."""
 BATCH_SIZE = 8
 
@@ -42,7 +42,7 @@ def main() -> int:
         return engine.generate_many([task.prompt_ids for task in tasks], params)
 
     plain = run(None, "plain", PlainPolicy())
-    for heads in ("medusa", "hydra"):
+    for heads in SIZES:
         for name, tree in trees_of(heads).items():
             results = run(heads, name, StaticPolicy(tree))
             pairs = zip(plain, results, strict=True)
@@ -79,8 +79,7 @@ def parse() -> argparse.Namespace:
 def trees_of(heads: str) -> dict[str, Tree]:
     stored = read_static_trees(locate_heads(heads))
     static = {entry.tree.num_nodes: entry.tree for entry in stored}
-    named = {f"best static, {size}": static[size] for size in SIZES if size in static}
-    return {**named, "medusa-63": medusa_63()}
+    return {f"best static, {size}": static[size] for size in SIZES[heads]}
 
 
 def acceptance_by_source(prompt_ids: list[str], results: list[Result]) -> dict[str, float]:

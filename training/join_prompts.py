@@ -1,0 +1,37 @@
+"""Put the stored answers behind their prompts again, for `entmtp train-heads --answers`.
+
+    .venv/bin/python training/join_prompts.py PROMPTS.jsonl ANSWERS.jsonl
+
+The project carries the model's answers but not the prompts: those come from `PROMPTS.jsonl`
+(JSON lines with `id` and `prompt`) and are put into the model's chat form here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from entmtp.data import chat_ids, read_prompts
+from entmtp.target.embedded import embedded_model, fetch_embedded
+
+ANSWERS = Path(__file__).parent / "answers.smollm2-135m.jsonl.gz"
+
+
+def main(prompts: Path, out: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(fetch_embedded(embedded_model("smollm2-135m")))
+    by_id = {prompt.id: prompt for prompt in read_prompts(prompts)}
+    half = out.with_suffix(".part")
+    with gzip.open(ANSWERS, "rt", encoding="utf-8") as answers, half.open("w") as lines:
+        for line in answers:
+            row = json.loads(line)
+            row["prompt_ids"] = chat_ids(tokenizer, by_id[row["id"]].messages)
+            lines.write(json.dumps(row) + "\n")
+    half.replace(out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
