@@ -12,7 +12,7 @@ last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" &&
 
 .venv/bin/entmtp demo "${flags[@]}" --limit 60 --max-tokens 128 \
     --methods plain,medusa-best,hydra-best --json | last_line "$results/speed-bfloat16.json"
-.venv/bin/entmtp demo "${flags[@]}" --limit 24 --max-tokens 128 --pad-rows \
+.venv/bin/entmtp demo "${flags[@]}" --limit 15 --max-tokens 128 --pad-rows \
     --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
