@@ -127,7 +127,7 @@ def test_truncated_weights(folder: Path) -> None:
 def test_weights_of_another_size(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 25}))
-    refusal(folder)
+    assert "has it in another size" in refusal(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"no gguf at all", b"GGUF\x03\x00\x00\x00"])

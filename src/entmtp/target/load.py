@@ -150,13 +150,22 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                where, dtype=dtype, output_loading_info=True, trust_remote_code=False
+                where,
+                dtype=dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
+                trust_remote_code=False,
             )
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot load {where}: {first_line(error)}") from error
     model, info = loaded
     # `transformers` would fill these with random numbers and go on.
-    if absent := sorted({*info["missing_keys"], *(str(k) for k in info["mismatched_keys"])}):
+    if absent := sorted(
+        {
+            *info["missing_keys"],
+            *(k if isinstance(k, str) else k[0] for k in info["mismatched_keys"]),
+        }
+    ):
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise ModelRefused(f"{where} lacks the weight {absent[0]}{more}, or has it in another size")
     return model, _read_tokenizer(where)
