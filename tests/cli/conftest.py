@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,12 @@ def medusa_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def hydra_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_heads(tmp_path_factory.mktemp("heads") / "hydra", "hydra++")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graphs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands pick the runtime themselves; what it exports of tiny models is thrown away."""
+    folder = tmp_path_factory.mktemp("graphs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("entmtp.target.runtimes.artefact.cache_dir", lambda: folder)
+        yield

@@ -27,7 +27,8 @@ def describe_environment(target: TargetModel) -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "device": str(device),
-        "dtype": str(target.dtype).removeprefix("torch."),
+        "dtype": target.number_format,
+        "runtime": target.runtime,
         "model": target.name,
         "model_fingerprint": target.fingerprint,
     }

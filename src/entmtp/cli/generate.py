@@ -102,7 +102,8 @@ def report(engine: Engine, result: Result) -> dict[str, Any]:
         "method": method_of(engine),
         "lossless": engine.is_lossless,
         "model": engine.target.name,
-        "dtype": str(engine.target.dtype).removeprefix("torch."),
+        "dtype": engine.target.number_format,
+        "runtime": engine.target.runtime,
         "max_num_nodes": max(tree.num_nodes for tree in trees),
     }
 

@@ -47,14 +47,23 @@ class TargetOptions:
     dtype: Annotated[
         str,
         typer.Option(
-            metavar="bfloat16|float16|float32",
+            metavar="bfloat16|float16|float32|int8",
             help="Number format. In float32 speculative output equals plain output to the token;"
-            " in 16 bits up to rounding.",
+            " in 16 bits up to rounding. int8 (openvino) is another model, with an output of its"
+            " own.",
         ),
     ] = "bfloat16"
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
         "cpu"
     )
+    runtime: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|eager|openvino",
+            help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
+            " that name; auto: openvino where it can be used.",
+        ),
+    ] = "auto"
 
 
 @dataclass(frozen=True)

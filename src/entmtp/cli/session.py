@@ -19,6 +19,7 @@ from entmtp.engine import Engine
 from entmtp.heads import DraftHeads, load_heads
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target, parse_device, parse_dtype
+from entmtp.target.runtimes import parse_runtime
 
 
 def note(line: str) -> None:
@@ -41,8 +42,15 @@ def open_target(options: TargetOptions) -> TargetModel:
     """Load the model, after a look at the cheap flags."""
     parse_dtype(options.dtype)
     parse_device(options.device)
+    parse_runtime(options.runtime, options.dtype)
     with busy(f"loading {options.model}") as progress:
-        return load_target(options.model, options.dtype, options.device, progress=progress)
+        return load_target(
+            options.model,
+            options.dtype,
+            options.device,
+            progress=progress,
+            runtime=options.runtime,
+        )
 
 
 def open_heads(spec: str | Path, target: TargetModel) -> DraftHeads:

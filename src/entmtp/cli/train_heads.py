@@ -95,7 +95,7 @@ def run(
         describe_heads(needed)  # what is missing is said before the model is loaded
     if not trees_only and features is None and not answers and prompts is None:
         raise BadInput("nothing to train on; pass --prompts, --answers or --features")
-    target = open_target(TargetOptions(model, dtype, device))
+    target = open_target(TargetOptions(model, dtype, device, runtime="eager"))
     shards = features or work / "features"
     with _warnings_as_notes():
         if trees_only:

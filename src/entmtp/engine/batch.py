@@ -78,7 +78,8 @@ class Batch:
         ids = torch.tensor([prompt_ids], device=self._target.device)
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
-                context = self._heads.observe(hidden, heads_view, [hidden.shape[1]])[0]
+                seen = hidden.to(self._target.dtype)  # a runtime may compute in another format
+                context = self._heads.observe(seen, heads_view, [hidden.shape[1]])[0]
         sampler = make_sampler([sampling], self._target.device)
         position = torch.tensor([len(prompt_ids)], device=self._target.device)
         token = int(sampler(self._target.logits(hidden[:, -1]), position))
@@ -151,7 +152,7 @@ class Batch:
         if self._heads is None:
             return
         batch = torch.arange(self.size, device=hidden.device)[:, None]
-        kept = hidden[batch, slots[:, : max(counts)]]
+        kept = hidden[batch, slots[:, : max(counts)]].to(self._target.dtype)
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
 

@@ -73,6 +73,7 @@ class Engine:
         self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
         self._max_batch_size = max_batch_size
         self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
+        target.warm_up({max(min_rows, tree.num_nodes) for tree in self.policy.trees})
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._inbox: dict[int, deque[Event]] = {}

@@ -19,6 +19,7 @@ def load(
     *,
     dtype: str = "bfloat16",
     device: str = "cpu",
+    runtime: str = "auto",
     max_batch_size: int = 8,
 ) -> Engine:
     """An engine for a model, with or without draft heads.
@@ -28,13 +29,14 @@ def load(
         heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder of heads.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
-        dtype: `bfloat16`, `float32` (speculative output equals plain output to the token) or
-            `float16`.
+        dtype: `bfloat16`, `float32` (speculative output equals plain output to the token),
+            `float16`, or `int8` (the openvino runtime).
+        runtime: `eager` (PyTorch), `openvino`, or `auto`: the fastest that is installed and fits.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.
     """
-    target = load_target(model, dtype, device)
+    target = load_target(model, dtype, device, runtime=runtime)
     if heads is None:
         return Engine(target, max_batch_size=max_batch_size)
     loaded = load_heads(heads, target)

@@ -13,7 +13,7 @@ Dimension key: B batch · T new rows · C capacity · S used length · N key/val
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from transformers import Cache
@@ -108,7 +108,7 @@ class KVCache(Cache):
         *,
         dtype: torch.dtype,
         device: torch.device,
-    ) -> KVCache:
+    ) -> Self:
         """Room for `capacity` tokens, drafts included, of each of `batch_size` sequences."""
         allocation = _Allocation(tuple(layout), batch_size, capacity, dtype, device)
         return cls(allocation, 0, batch_size)

@@ -21,9 +21,15 @@ from entmtp.errors import BadInput, ModelRefused
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
 from entmtp.target.gguf_file import LOAD_ERRORS, first_line, quiet, read_gguf
 from entmtp.target.model import TargetModel
+from entmtp.target.runtimes import on_runtime, parse_runtime
 from entmtp.target.selfcheck import self_check as run_self_check
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
+DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "int8": torch.bfloat16,  # what is read; the runtime makes int8 of it
+}
 EXPECTED = (
     f"an embedded name ({', '.join(EMBEDDED)}), a checkpoint folder, a .gguf file or org/name"
 )
@@ -41,18 +47,24 @@ def load_target(
     device: str = "cpu",
     self_check: bool = True,
     progress: Progress = _log.info,
+    runtime: str = "eager",
 ) -> TargetModel:
     """Load a target model, unmodified, and check that trees can be verified with it.
+
+    Args:
+        dtype: a key of `DTYPES`.
+        runtime: one of `RUNTIMES`; `auto` says what it picked to `progress`.
 
     An embedded name wins over a folder of the same name in the current folder (say `./name` for
     that one), and is fetched where the cache does not have it.
 
     Raises:
-        BadInput: `spec`, `dtype` or `device` is wrong.
+        BadInput: `spec`, `dtype`, `device` or `runtime` is wrong, or they do not go together.
         FetchError: an embedded model could not be fetched.
         ModelRefused: the checkpoint cannot be read, or fails the self-check.
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
+    parse_runtime(runtime, dtype)
     if spec in EMBEDDED:
         folder = fetch_embedded(EMBEDDED[spec], progress)
         model, tokenizer = _read_checkpoint(str(folder), torch_dtype)
@@ -60,9 +72,12 @@ def load_target(
         path = Path(spec).expanduser()
         model, tokenizer = _read_path_or_hub(spec, path, torch_dtype)
     target = TargetModel.from_transformers(_to_device(model, torch_device), tokenizer, name=spec)
-    if self_check:
-        run_self_check(target)
-    return target
+    check = run_self_check if self_check else _trust
+    return on_runtime(target, runtime, dtype, check, progress)
+
+
+def _trust(_: TargetModel) -> None:
+    """The self-check of a caller who wants none."""
 
 
 def parse_dtype(name: str) -> torch.dtype:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ PREFILL_CHUNK = 256
 
 
 class TargetModel:
-    """A model whose output must be kept, ready for tree decoding."""
+    """A model whose output must be kept, ready for tree decoding. This one runs in PyTorch."""
+
+    runtime = "eager"
 
     def __init__(
         self,
@@ -87,6 +89,15 @@ class TargetModel:
         return self._model.dtype
 
     @property
+    def layout(self) -> tuple[LayerShape, ...]:
+        return self._layout
+
+    @property
+    def number_format(self) -> str:
+        """What the output is a matter of: the weights' format, by the name that `--dtype` has."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def transformers_model(self) -> PreTrainedModel:
         return self._model
 
@@ -109,6 +120,10 @@ class TargetModel:
         return KVCache.allocate(
             self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
         )
+
+    def warm_up(self, num_rows: Collection[int]) -> None:
+        """Make steps of these many rows ready, so that the first request need not wait for it."""
+        del num_rows
 
     def forward(
         self,

@@ -1,0 +1,217 @@
+"""The unmodified model as an OpenVINO graph: rows and past keys in, hidden states and new keys out.
+
+Knows: `transformers`' doors (a cache of ours, a registered attention function, a ready mask), the
+tracer, and how weights become int8. Does not know: where graphs are stored or how they run.
+
+The graph keeps no state. Past keys and values come in as they lie in the cache, those of the new
+rows go out, and whoever accepts drafts writes down what stays.
+
+**Why a row does not depend on its company.** A tree's row and plain decoding's row have the same
+visible keys in the same order, with other keys that they may not see in between. `chain_attention`
+adds up each sum over keys in their order, one after the other, in a product of matrices; a masked
+key adds exactly 0. So both rows get the same bits, and everything else in the graph works on
+single rows (DESIGN D3a). A softmax would sum in lanes, whose grouping depends on the places of
+the keys.
+
+Dimension key: B batch · T new rows · C past rows · S = C + T · N attention heads · G queries per
+key/value head · D head size · L layers of one shape.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AttentionInterface, Cache, PreTrainedModel
+
+from entmtp.target.cache import LayerShape
+
+EXPORT_ATTENTION = "entmtp-export"
+_SUM_WIDTH = 16
+"""Columns of ones that sum a row: one full vector register, or the product sums in another way."""
+
+
+class _FlowCache(Cache):
+    """The cache of one traced forward: past rows as given, new rows collected."""
+
+    def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        super().__init__(layers=[])
+        self._past = list(zip(keys, values, strict=True))
+        self.new: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.new[layer_idx] = key_states, value_states
+        keys, values = self._past[layer_idx]
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._past[layer_idx][0].shape[2]
+
+
+def chain_attention(
+    module: nn.Module,
+    query: torch.Tensor,  # [B, N, T, D]
+    key: torch.Tensor,  # [B, N/G, S, D]
+    value: torch.Tensor,  # [B, N/G, S, D]
+    attention_mask: torch.Tensor,  # [B, 1, T, S] additive
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention whose sums over keys run in the keys' order; see the head of this file."""
+    num_heads, num_kv_heads = int(query.shape[1]), int(key.shape[1])
+    groups = num_heads // num_kv_heads
+    scale = int(query.shape[3]) ** -0.5 if scaling is None else scaling
+    folded = (query * scale).unflatten(1, (num_kv_heads, groups)).flatten(2, 3)
+    scores = torch.matmul(folded, key.transpose(2, 3)).unflatten(2, (groups, -1))
+    scores = scores + attention_mask[:, :, None]
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True)).flatten(2, 3)
+    ones = torch.ones_like(value[..., :1]).expand(-1, -1, -1, _SUM_WIDTH)
+    output = torch.matmul(weights, value) / torch.matmul(weights, ones)[..., :1]
+    output = output.unflatten(2, (groups, -1)).flatten(1, 2)
+    return output.transpose(1, 2), None
+
+
+AttentionInterface.register(EXPORT_ATTENTION, chain_attention)
+
+
+class _Step(nn.Module):
+    """One forward as a function of tensors alone."""
+
+    def __init__(self, body: nn.Module, groups: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self._body = body
+        self._groups = groups
+
+    def forward(
+        self,
+        ids: torch.Tensor,  # [B, T]
+        positions: torch.Tensor,  # [B, T]
+        mask: torch.Tensor,  # [B, 1, T, S]
+        *past: torch.Tensor,  # keys of every layer [B, N/G, C, D], then values
+    ) -> tuple[torch.Tensor, ...]:
+        cache = _FlowCache(past[: len(past) // 2], past[len(past) // 2 :])
+        hidden = self._body(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            cache=cache,
+            use_cache=True,
+        ).last_hidden_state
+        outputs = [hidden]
+        for layers in self._groups:
+            for part in (0, 1):
+                outputs.append(torch.stack([cache.new[layer][part] for layer in layers]))
+        return tuple(outputs)
+
+
+def shape_groups(layout: Sequence[LayerShape]) -> list[list[int]]:
+    """Layers of equal shape, in the order in which a cache keeps them."""
+    return [
+        [layer for layer, other in enumerate(layout) if other == shape]
+        for shape in dict.fromkeys(layout)
+    ]
+
+
+@torch.no_grad()
+def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
+    """The model without its output layer as an `openvino.Model` in float32.
+
+    Inputs: ids, positions, mask, keys of each layer, values of each layer. Outputs: hidden
+    states, then for each shape of layers the new keys and values, `[L, B, N/G, T, D]`.
+    """
+    import openvino as ov
+
+    twin = copy.deepcopy(model).float()
+    twin.set_attn_implementation(EXPORT_ATTENTION)
+    batch, rows, past = 2, 5, 7  # sizes of the example; every one of them is free afterwards
+    ids = torch.zeros(batch, rows, dtype=torch.long)
+    keys = [torch.zeros(batch, s.num_kv_heads, past, s.key_dim) for s in layout]
+    values = [torch.zeros(batch, s.num_kv_heads, past, s.value_dim) for s in layout]
+    mask = torch.zeros(batch, 1, rows, past + rows)
+    step = _Step(twin.base_model, shape_groups(layout))
+    graph = _trace(step, (ids, ids + torch.arange(rows), mask, *keys, *values))
+    free = [ov.PartialShape([-1, -1])] * 2 + [ov.PartialShape([-1, 1, -1, -1])]
+    free += [ov.PartialShape([-1, t.shape[1], -1, t.shape[3]]) for t in (*keys, *values)]
+    for node, shape in zip(graph.inputs, free, strict=True):
+        node.get_node().set_partial_shape(shape)
+    graph.validate_nodes_and_infer_types()
+    return graph
+
+
+@torch.no_grad()
+def export_output(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    """The output layer as an `openvino.Model`: hidden states `[R, H]` to logits `[R, V]`."""
+    import openvino as ov
+
+    vocab_size, hidden_size = weight.shape
+    layer = nn.Linear(hidden_size, vocab_size, bias=bias is not None)
+    layer.weight.data = weight.detach().float()
+    if bias is not None:
+        layer.bias.data = bias.detach().float()
+    graph = _trace(layer, (torch.zeros(2, hidden_size),))
+    graph.inputs[0].get_node().set_partial_shape(ov.PartialShape([-1, hidden_size]))
+    graph.validate_nodes_and_infer_types()
+    return graph
+
+
+def quantise_weights(graph: Any) -> None:
+    """Make each weight matrix int8 with one scale per row: `w ≈ round(w / s)·s`, s = max|w|/127.
+
+    In this form (whole numbers, conversion, scale) the CPU plugin keeps the weights in int8 and
+    multiplies in int8 when it may quantise activations, too.
+    """
+    from openvino import opset13 as ops
+
+    for node in list(graph.get_ordered_ops()):
+        if not _is_weight(node):
+            continue
+        readers = node.output(0).get_target_inputs()
+        weight = np.asarray(node.data, dtype=np.float32)
+        scale = np.maximum(np.abs(weight).max(1, keepdims=True), np.float32(1e-30)) / 127
+        whole = ops.constant(np.rint(weight / scale).astype(np.int8))
+        value = ops.multiply(ops.convert(whole, "f32"), ops.constant(scale.astype(np.float32)))
+        for reader in readers:
+            reader.replace_source_output(value.output(0))
+    graph.validate_nodes_and_infer_types()
+
+
+def _is_weight(node: Any) -> bool:
+    """A matrix that rows are multiplied with, or the embedding."""
+    if node.get_type_name() != "Constant" or len(node.shape) != 2 or min(node.shape) < 2:
+        return False
+    if node.get_element_type().get_type_name() != "f32":
+        return False
+    readers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
+    return bool(readers) and readers <= {"MatMul", "Gather"}
+
+
+def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Any:
+    """By the PyTorch front end itself: `convert_model` would report its use to its makers."""
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    with _quiet():
+        decoder = TorchScriptPythonDecoder(module.eval(), example_input=example)
+        front_end = FrontEndManager().load_by_framework("pytorch")
+        return front_end.convert(front_end.load(decoder))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The tracer warns of each size that it takes for a constant; ours are meant to be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,79 @@
+"""A key/value cache that is written only when rows are kept.
+
+Knows: the rows of the latest forward, held apart, and the blocks in which memory grows. Does not
+know: graphs, trees, who accepted what.
+
+A runtime whose graph takes past rows and returns new ones needs no room for drafts in the cache:
+`offer` lays the new rows beside it, and `keep` copies those that were accepted behind the
+committed part. The graph reads a sequence's whole memory, so memory follows the longest committed
+length in blocks: few sizes of tensors, and attention pays for no more than a block too much.
+
+Dimension key: B batch · T new rows · C capacity · N key/value heads · D head size · L layers of
+one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from entmtp.target.cache import KVCache
+
+BLOCK = 128
+"""Rows by which memory grows while it is small; an eighth of it later."""
+
+NewRows = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""New keys and values `[L, B, N, T, D]` for each shape of layers, in the order of the cache."""
+
+
+class LateCache(KVCache):
+    """A `KVCache` of which all rows but the committed ones are elsewhere."""
+
+    _offered: NewRows = ()
+
+    def view(self, start: int, stop: int) -> LateCache:
+        first = self._rows.start
+        return LateCache(self._allocation, first + start, first + stop)
+
+    def reserve(self, capacity: int) -> None:
+        """Nothing: memory that is not used yet would cost time in every step."""
+
+    def memory(self) -> list[torch.Tensor]:
+        """Keys of each layer, then values: `[B, N, C, D]`, contiguous, garbage included."""
+        layers = [self.layer(index) for index in range(len(self._allocation.layout))]
+        return [keys for keys, _ in layers] + [values for _, values in layers]
+
+    def offer(self, rows: NewRows) -> None:
+        """Take what a forward computed; it is forgotten at the next one unless it is kept."""
+        self._offered = rows
+
+    def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
+        longest = max(n + count for n, count in zip(self.lengths, counts, strict=True))
+        self._fit(longest)
+        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
+            aim, source = slice(length, length + count), slots[row, :count]
+            for store, offered in zip(self._allocation.stores.values(), self._offered, strict=True):
+                for tensor, new in zip(store, offered, strict=True):
+                    tensor[:, self._rows[row], :, aim] = new[:, row][:, :, source]
+            self._allocation.lengths[self._rows[row]] += count
+
+    def advance(self, counts: Sequence[int]) -> None:
+        slots = torch.arange(max(counts)).expand(len(counts), -1)
+        self.keep(slots, counts)
+
+    def truncate(self, row: int, length: int) -> None:
+        super().truncate(row, length)
+        longest = max(self._allocation.lengths)
+        if 2 * rows_for(longest) <= self.capacity:
+            self._fit(longest, shrink=True)
+
+    def _fit(self, longest: int, shrink: bool = False) -> None:
+        if longest > self.capacity or shrink:
+            self._allocation.resize(len(self._allocation.lengths), rows_for(longest))
+
+
+def rows_for(longest: int) -> int:
+    """Rows of memory for `longest` committed ones: a multiple of the block at that size."""
+    block = max(BLOCK, BLOCK * (longest // (8 * BLOCK)))
+    return -(-max(longest, 1) // block) * block

@@ -1,0 +1,136 @@
+"""The law on every runtime: drafted ids are those of plain decoding on the same runtime.
+
+In float32 they are those of PyTorch as well. In other formats the target is another one, and the
+law is about that one: a verified row has, bit for bit, what plain decoding computes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from draft_heads import overfit_heads, random_heads
+from entmtp.decode import Sampling
+from entmtp.engine import Engine, GenerationParams
+from entmtp.heads import DraftHeads
+from entmtp.scheduler import RandomPolicy, StaticPolicy
+from entmtp.target import TargetModel
+from entmtp.target.runtimes.late_cache import BLOCK
+from entmtp.trees import ROOT, Tree, chain, full, tree_buffers
+from fixtures import tiny
+from reference import Request, ids_of, random_prompts, result_of, run
+from runtimes import needs_openvino, on_openvino
+
+pytestmark = needs_openvino
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+FORMATS = ("float32", "bfloat16", "int8")
+SPARSE = Tree.from_paths([(0,), (1,), (3,), (3, 2), (1, 5), (1, 6), (3, 2, 1), (1, 6, 7)])
+SHAPES = (ROOT, chain(1), chain(4), SPARSE, full(8, 2), full(3, 3))
+NUM_TOKENS = 24
+
+
+@lru_cache
+def requests(count: int = 9) -> tuple[Request, ...]:
+    """Ragged: prompts and answers of every length, every way to sample."""
+    params = [
+        GenerationParams(
+            NUM_TOKENS - index % 5,
+            Sampling(0.7 * (index % 3), top_k=3 * (index % 2), top_p=0.9, seed=index),
+        )
+        for index in range(count)
+    ]
+    return tuple(zip(random_prompts(count, 8, longest=30, seed=2), params, strict=True))
+
+
+@lru_cache
+def plain(target: TargetModel) -> list[tuple[int, ...]]:
+    return ids_of(run(Engine(target, max_batch_size=1), requests()))
+
+
+def heads(arch: str) -> DraftHeads:
+    texts = tuple(ids[: NUM_TOKENS - 4] for ids in plain(tiny(arch)))
+    return overfit_heads(tiny(arch), "hydra++", texts)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_plain_equals_pytorch(arch: str) -> None:
+    assert plain(on_openvino(arch)) == plain(tiny(arch))
+
+
+@pytest.mark.parametrize(
+    ("arch", "number_format"),
+    [*((arch, "float32") for arch in ARCHITECTURES), ("llama", "bfloat16"), ("qwen3", "int8")],
+)
+def test_the_law(arch: str, number_format: str) -> None:
+    target = on_openvino(arch, number_format)
+    engine = Engine(target, heads(arch), RandomPolicy(SHAPES), max_batch_size=1)
+    results = run(engine, requests())
+    assert ids_of(results) == plain(target)
+    num_steps = sum(result.stats.num_drafts for result in results)
+    assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
+
+
+@pytest.mark.parametrize("number_format", FORMATS)
+def test_sequences_that_come_and_go(number_format: str) -> None:
+    target = on_openvino("llama", number_format)
+    engine = Engine(target, heads("llama"), RandomPolicy(SHAPES), max_batch_size=5)
+    ids = [engine.add(prompt, params) for prompt, params in requests()[:6]]
+    engine.step()
+    engine.cancel(ids[0])  # of the first row: the last one moves there
+    engine.step()
+    ids += [engine.add(prompt, params) for prompt, params in requests()[6:]]
+    results = [result_of(engine, request_id) for request_id in ids]
+    assert results[0].token_ids == plain(target)[0][: len(results[0].token_ids)]
+    assert ids_of(results[1:]) == plain(target)[1:]
+    assert engine.num_cache_bytes == 0
+
+
+@pytest.mark.parametrize("number_format", FORMATS)
+def test_memory_grows_under_running_sequences(number_format: str) -> None:
+    target = on_openvino("llama", number_format, length=1024)
+    prompts = random_prompts(3, 8, longest=20, seed=7)
+    prompts[0] += random_prompts(1, 8, longest=700, seed=8)[0][: 5 * BLOCK]
+    pairs = [(prompt, GenerationParams(BLOCK // 2 + 50 * i)) for i, prompt in enumerate(prompts)]
+    expected = ids_of(run(Engine(target, max_batch_size=1), pairs))
+    engine = Engine(target, random_heads(tiny(), "medusa"), StaticPolicy(SPARSE), max_batch_size=3)
+    assert ids_of(run(engine, pairs)) == expected
+
+
+@pytest.mark.parametrize("number_format", FORMATS)
+@torch.inference_mode()
+def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(number_format: str) -> None:
+    target = on_openvino("qwen2", number_format)
+    generator = torch.Generator().manual_seed(1)
+    prompt = torch.randint(8, (1, 37), generator=generator)
+    path = (1, 6, 7)
+    for tree in (SPARSE, Tree.from_paths([*full(8, 2).paths[1:], path])):
+        buffers = tree_buffers((tree,), target.device)
+        ids = torch.randint(8, (1, tree.num_nodes), generator=generator)
+        cache = target.new_cache(1, 64)
+        for _ in target.prefill(prompt, cache):
+            pass
+        rows = target.forward(ids, cache.length + buffers.depths, buffers.mask, cache)
+        for depth in range(len(path) + 1):
+            node = tree.paths.index(path[:depth])
+            one = torch.ones(1, 1, 1, dtype=torch.bool)
+            position = torch.full((1, 1), cache.length)
+            row = target.forward(ids[:, [node]], position, one, cache)
+            assert torch.equal(row[0, 0], rows[0, node])
+            assert torch.equal(target.logits(row[:, 0]), target.logits(rows[:, node]))
+            cache.advance([1])
+
+
+def test_nothing_is_compiled_while_trees_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    import openvino as ov
+
+    target = on_openvino("llama", length=1024)
+    engine = Engine(target, random_heads(tiny(), "medusa"), RandomPolicy(SHAPES))
+    compiled = []
+    monkeypatch.setattr(ov.Core, "compile_model", lambda *_: compiled.append(1))
+    monkeypatch.setattr(ov, "convert_model", lambda *_: compiled.append(1))
+    result = engine.generate([1, 2, 3], GenerationParams(3 * BLOCK + 200))
+    assert result.stats.num_drafts >= 200
+    assert not compiled

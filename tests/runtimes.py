@@ -1,0 +1,39 @@
+"""Tiny targets on every runtime, exported to a folder that is thrown away."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from entmtp.data.cache import silent
+from entmtp.target import TargetModel
+from entmtp.target.runtimes.openvino import OpenVinoTarget
+from fixtures import tiny
+
+needs_openvino = pytest.mark.skipif(
+    find_spec("openvino") is None, reason="openvino is not installed: pip install entmtp[openvino]"
+)
+
+
+@contextmanager
+def graphs_in(folder: Path) -> Iterator[None]:
+    """Export to `folder` instead of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("entmtp.target.runtimes.artefact.cache_dir", lambda: folder)
+        yield
+
+
+@lru_cache
+def on_openvino(
+    arch: str = "llama", number_format: str = "float32", *, vocab_size: int = 8, length: int = 256
+) -> TargetModel:
+    """The tiny model of `fixtures` on OpenVINO."""
+    target = tiny(arch, vocab_size=vocab_size, max_length=length)
+    with tempfile.TemporaryDirectory() as folder, graphs_in(Path(folder)):
+        return OpenVinoTarget(target, number_format, silent)
