@@ -94,6 +94,9 @@ def _misfit(target: TargetModel) -> str | None:
     """Why openvino cannot be used for this target."""
     if target.device.type != "cpu":
         return f"it is for CPUs, and the model is on {target.device}"
+    kinds = set(getattr(target.config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        return f"it has no masks for layers of kind {', '.join(sorted(kinds))}"
     return None
 
 

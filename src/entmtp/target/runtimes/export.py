@@ -33,6 +33,8 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from entmtp.target.cache import LayerShape
 
 EXPORT_ATTENTION = "entmtp-export"
+WEIGHT_GROUP = 64
+"""Neighbouring weights of a row that share a scale."""
 _SUM_WIDTH = 16
 """Columns of ones that sum a row: one full vector register, or the product sums in another way."""
 
@@ -125,6 +127,7 @@ def shape_groups(layout: Sequence[LayerShape]) -> list[list[int]]:
     ]
 
 
+@torch.inference_mode(False)  # its tensors cannot be traced
 @torch.no_grad()
 def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     """The model without its output layer as an `openvino.Model` in float32.
@@ -151,6 +154,7 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     return graph
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def export_output(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
     """The output layer as an `openvino.Model`: hidden states `[R, H]` to logits `[R, V]`."""
@@ -168,24 +172,34 @@ def export_output(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
 
 
 def quantise_weights(graph: Any) -> None:
-    """Make each weight matrix int8 with one scale per row: `w ≈ round(w / s)·s`, s = max|w|/127.
+    """Make each weight matrix int8: `w ≈ round(w / s)·s`, with `s = max|w|/127` of its group.
 
-    In this form (whole numbers, conversion, scale) the CPU plugin keeps the weights in int8 and
-    multiplies in int8 when it may quantise activations, too.
+    A group is `WEIGHT_GROUP` neighbours of a row, or a row where that does not divide it and in
+    the embedding. In this form (whole numbers, conversion, scale) the CPU plugin keeps weights in
+    int8, and multiplies in int8 where it may quantise activations as well.
     """
-    from openvino import opset13 as ops
-
-    for node in list(graph.get_ordered_ops()):
+    for node in graph.get_ordered_ops():
         if not _is_weight(node):
             continue
         readers = node.output(0).get_target_inputs()
-        weight = np.asarray(node.data, dtype=np.float32)
-        scale = np.maximum(np.abs(weight).max(1, keepdims=True), np.float32(1e-30)) / 127
-        whole = ops.constant(np.rint(weight / scale).astype(np.int8))
-        value = ops.multiply(ops.convert(whole, "f32"), ops.constant(scale.astype(np.float32)))
+        is_embedding = any(r.get_node().get_type_name() == "Gather" for r in readers)
+        value = _quantised(np.asarray(node.data, dtype=np.float32), not is_embedding)
         for reader in readers:
             reader.replace_source_output(value.output(0))
     graph.validate_nodes_and_infer_types()
+
+
+def _quantised(weight: np.ndarray[Any, Any], grouped: bool) -> Any:
+    """The graph of one matrix's weights, from int8 constants."""
+    from openvino import opset13 as ops
+
+    rows, width = weight.shape
+    grouped = grouped and width % WEIGHT_GROUP == 0
+    parts = weight.reshape(rows, -1, WEIGHT_GROUP) if grouped else weight
+    scale = np.maximum(np.abs(parts).max(-1, keepdims=True), np.float32(1e-30)) / np.float32(127)
+    whole = ops.constant(np.rint(parts / scale).astype(np.int8))
+    value = ops.multiply(ops.convert(whole, "f32"), ops.constant(scale))
+    return ops.reshape(value, ops.constant([rows, width]), False) if grouped else value
 
 
 def _is_weight(node: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-MAX_LANES = 6
+MAX_LANES = 8
 """A lane holds the weights in the form that its kernels read: memory, about the file's size."""
 
 

@@ -32,7 +32,7 @@ _MIN_ROWS = 2
 """One row alone goes through other kernels than two."""
 _FIRST_PAST = 3
 """Inputs in front of the past keys: ids, positions, mask."""
-_GROUP_SIZE = 64
+_GROUP_SIZE = 32
 """Neighbouring activations that share a scale when they are quantised."""
 
 
