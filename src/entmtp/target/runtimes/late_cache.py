@@ -21,7 +21,7 @@ import torch
 from entmtp.target.cache import KVCache
 
 BLOCK = 128
-"""Rows by which memory grows while it is small; an eighth of it later."""
+"""Rows by which memory grows while it is small; later an eighth of it, or less."""
 
 NewRows = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """New keys and values `[L, B, N, T, D]` for each shape of layers, in the order of the cache."""
@@ -75,5 +75,5 @@ class LateCache(KVCache):
 
 def rows_for(longest: int) -> int:
     """Rows of memory for `longest` committed ones: a multiple of the block at that size."""
-    block = max(BLOCK, BLOCK * (longest // (8 * BLOCK)))
+    block = BLOCK << max(0, (longest // (8 * BLOCK)).bit_length() - 1)
     return -(-max(longest, 1) // block) * block

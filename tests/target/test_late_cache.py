@@ -1,0 +1,103 @@
+"""The cache that is written when rows are kept, against the one written by every forward."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from entmtp.target.cache import KVCache, LayerShape
+from entmtp.target.runtimes.late_cache import BLOCK, LateCache, rows_for
+
+LAYOUT = (LayerShape(2, 4, 6), LayerShape(1, 4, 4), LayerShape(2, 4, 6))
+CPU = torch.device("cpu")
+
+
+class Twins:
+    """Both caches under the same verbs."""
+
+    def __init__(self) -> None:
+        self.caches = [
+            kind.allocate(LAYOUT, 1, 4, dtype=torch.float32, device=CPU)
+            for kind in (KVCache, LateCache)
+        ]
+
+    def forward(self, rows: int, stop: int) -> list[KVCache]:
+        """New rows for the first `stop` sequences; the views that saw them."""
+        plain, late = (cache.view(0, stop) for cache in self.caches)
+        plain.reserve(max(plain.lengths) + rows)
+        new = [
+            tuple(torch.randn(stop, s.num_kv_heads, rows, d) for d in (s.key_dim, s.value_dim))
+            for s in LAYOUT
+        ]
+        for layer, (keys, values) in enumerate(new):
+            plain.update(keys, values, layer)
+        groups = [[0, 2], [1]]
+        late.offer([tuple(torch.stack([new[i][p] for i in g]) for p in (0, 1)) for g in groups])
+        return [plain, late]
+
+    def check(self) -> None:
+        plain, late = self.caches
+        assert plain.lengths == late.lengths
+        assert late.capacity >= max(late.lengths)
+        for layer in range(len(LAYOUT)):
+            for one, other in zip(plain.layer(layer), late.layer(layer), strict=True):
+                for row, length in enumerate(plain.lengths):
+                    assert torch.equal(one[row, :, :length], other[row, :, :length])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_rows_are_committed(seed: int) -> None:
+    dice, twins = random.Random(seed), Twins()
+    torch.manual_seed(seed)
+    for _ in range(40):
+        size = twins.caches[0].batch_size
+        match dice.choice(["keep", "keep", "keep", "advance", "truncate", "copy", "add"]):
+            case "keep":
+                stop, rows = dice.randint(1, size), dice.randint(1, 9)
+                views = twins.forward(rows, stop)
+                slots = [[0, *sorted(dice.sample(range(1, rows), rows // 2))] for _ in range(stop)]
+                counts = [dice.randint(0, len(s)) for s in slots]
+                for view in views:
+                    view.keep(torch.tensor(slots), counts)
+            case "advance":
+                rows = dice.randint(1, 2 * BLOCK)
+                for view in twins.forward(rows, 1):
+                    view.advance([rows])
+            case "truncate":
+                row = dice.randrange(size)
+                length = dice.randint(0, twins.caches[0].lengths[row])
+                for cache in twins.caches:
+                    cache.truncate(row, length)
+            case "copy":
+                source, aim = dice.randrange(size), dice.randrange(size)
+                for cache in twins.caches:
+                    cache.copy_row(source, aim)
+            case "add":
+                for cache in twins.caches if size < 4 else ():
+                    cache.add_row()
+        twins.check()
+
+
+def test_memory_follows_the_longest_sequence_both_ways() -> None:
+    cache = LateCache.allocate(LAYOUT, 2, BLOCK, dtype=torch.float32, device=CPU)
+    cache.reserve(10_000)  # a hint, not a need
+    assert cache.capacity == BLOCK
+    long = 3 * BLOCK + 1
+    new = [
+        (torch.zeros(2, 2, 2, long, 4), torch.zeros(2, 2, 2, long, 6)),
+        (torch.zeros(1, 2, 1, long, 4), torch.zeros(1, 2, 1, long, 4)),
+    ]
+    cache.offer(new)
+    cache.keep(torch.arange(long).expand(2, -1), [long, 5])
+    assert cache.capacity == 4 * BLOCK
+    cache.truncate(0, 0)
+    assert cache.capacity == BLOCK
+    assert cache.lengths == [0, 5]
+
+
+def test_blocks_grow_with_the_length() -> None:
+    lengths = range(1, 100_000, 77)
+    assert all(n <= rows_for(n) <= n + max(BLOCK, n / 8) for n in lengths)
+    assert len({rows_for(n) for n in lengths}) < 100

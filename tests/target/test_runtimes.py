@@ -1,0 +1,137 @@
+"""Which runtime is picked, what is said about it, and the graphs that are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from entmtp.data.cache import silent
+from entmtp.errors import BadInput, ModelRefused
+from entmtp.target import TargetModel
+from entmtp.target.runtimes import OpenVinoTarget, artefact, on_runtime, parse_runtime
+from entmtp.target.selfcheck import self_check
+from fixtures import tiny_model
+from runtimes import graphs_in, needs_openvino
+
+
+@pytest.fixture(autouse=True)
+def graphs(tmp_path: Path) -> Iterator[Path]:
+    with graphs_in(tmp_path):
+        yield tmp_path
+
+
+def target(**changes: object) -> TargetModel:
+    return TargetModel.from_transformers(tiny_model(**changes))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "number_format", "message"),
+    [
+        ("fast", "float32", "unknown runtime 'fast'; expected one of auto, eager, openvino"),
+        ("eager", "int8", "int8 needs --runtime openvino"),
+        ("openvino", "float16", "it has no float16"),
+    ],
+)
+def test_what_cannot_be_is_refused_early(runtime: str, number_format: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parse_runtime(runtime, number_format)
+
+
+def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entmtp.target.runtimes.find_spec", lambda _: None)
+    said: list[str] = []
+    assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "eager"
+    assert said == ["runtime eager: openvino is not installed (pip install 'entmtp[openvino]')"]
+    for runtime, number_format in (("openvino", "float32"), ("auto", "int8")):
+        with pytest.raises(BadInput, match="openvino is not installed"):
+            on_runtime(target(), runtime, number_format, self_check, silent)
+
+
+@needs_openvino
+def test_auto_says_what_it_picked_and_why() -> None:
+    said: list[str] = []
+    assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "openvino"
+    assert said[0].startswith("runtime openvino: it is installed")
+    said.clear()
+    assert on_runtime(target(), "auto", "float16", self_check, said.append).runtime == "eager"
+    assert said[0].startswith("runtime eager: it has no float16")
+
+
+@needs_openvino
+def test_auto_falls_back_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such operation")
+
+    monkeypatch.setattr(artefact, "export_body", broken)
+    with caplog.at_level(logging.WARNING):
+        assert on_runtime(target(), "auto", "float32", self_check, silent).runtime == "eager"
+    assert len(caplog.records) == 1
+    assert "falling back to runtime eager" in caplog.text
+    assert "no such operation" in caplog.text
+    with pytest.raises(ModelRefused, match="no such operation"):
+        on_runtime(target(), "openvino", "float32", self_check, silent)
+
+
+@needs_openvino
+@pytest.mark.parametrize("number_format", ["float32", "bfloat16", "int8"])
+def test_every_format_passes_the_self_check(number_format: str) -> None:
+    self_check(OpenVinoTarget(target(vocab_size=64), number_format, silent))
+
+
+@needs_openvino
+def test_a_graph_that_hides_nothing_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "entmtp.target.runtimes.openvino.additive", lambda mask, _: torch.zeros(mask.shape)
+    )
+    with pytest.raises(ModelRefused, match="a tree of drafts"):
+        self_check(OpenVinoTarget(target(vocab_size=64), "float32", silent))
+
+
+@needs_openvino
+def test_a_graph_is_exported_once_and_never_used_for_another_model(graphs: Path) -> None:
+    said: list[str] = []
+
+    def exports(model: TargetModel) -> int:
+        said.clear()
+        OpenVinoTarget(model, "float32", said.append)
+        return sum(line.startswith("exporting") for line in said)
+
+    assert exports(target()) == 1
+    assert exports(target()) == 0
+    assert exports(target(rope_theta=123.0)) == 1  # the same weights, other positions
+    changed = target()
+    changed.output_weight.view(-1)[-1] += 1  # the fingerprint's samples may miss it
+    assert exports(changed) == 1
+    (folder,) = {path.parent for path in graphs.glob("*/body.bin")}
+    (folder / "body.bin").write_bytes(b"")
+    assert exports(changed) == 1
+    assert not list(graphs.glob(".*.part"))
+
+
+@needs_openvino
+def test_a_failed_export_leaves_nothing(monkeypatch: pytest.MonkeyPatch, graphs: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("openvino.save_model", broken)
+    with pytest.raises(RuntimeError, match="disk"):
+        OpenVinoTarget(target(), "float32", silent)
+    assert list(graphs.iterdir()) == []
+
+
+@needs_openvino
+@torch.inference_mode()
+def test_int8_is_near_and_has_its_own_output_layer() -> None:
+    plain = target(vocab_size=64)
+    int8 = OpenVinoTarget(plain, "int8", silent)
+    hidden = torch.randn(3, plain.hidden_size)
+    exact, near = plain.logits(hidden), int8.logits(hidden)
+    assert not torch.equal(exact, near)
+    assert (exact - near).abs().mean() < 0.02 * exact.std()
+    assert torch.equal(int8.logits(hidden[1]), near[1])
