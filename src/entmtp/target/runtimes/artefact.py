@@ -18,7 +18,7 @@ from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.export import export_body, export_output, quantise_weights
 
 BODY, OUTPUT = "body.xml", "output.xml"
-_RECIPE = "2"
+_RECIPE = "3"
 """Raised by one when the graph changes, so that graphs of the old kind are made anew."""
 
 
@@ -30,16 +30,16 @@ class Graphs(NamedTuple):
     output: Path | None
 
 
-def stored_graphs(target: TargetModel, is_int8: bool, progress: Progress) -> Graphs:
+def stored_graphs(target: TargetModel, number_format: str, progress: Progress) -> Graphs:
     """The graphs of `target`, exported now where the cache does not have them.
 
     Raises:
         FetchError: the cache cannot be written to.
     """
-    kind = "int8" if is_int8 else "float"
-    final = cache_dir() / f"openvino-{target.fingerprint}-{kind}"
+    is_int8 = number_format == "int8"
+    final = cache_dir() / f"openvino-{target.fingerprint}-{number_format}"
     source = {
-        "kind": kind,
+        "number_format": number_format,
         "weights": _hash_of_weights(target),
         "config": hashlib.sha256(target.config.to_json_string().encode()).hexdigest(),
         "openvino": version("openvino"),
@@ -47,7 +47,7 @@ def stored_graphs(target: TargetModel, is_int8: bool, progress: Progress) -> Gra
         "recipe": _RECIPE,
     }
     if not is_complete(final, source):
-        progress(f"exporting {target.name} to OpenVINO, {kind} weights (once)")
+        progress(f"exporting {target.name} to OpenVINO, {number_format} (once)")
         with new_folder(final, source) as folder:
             _export(target, folder, is_int8)
             write_manifest(folder, source, {"torch": version("torch")})

@@ -10,7 +10,7 @@ rows go out, and whoever accepts drafts writes down what stays.
 visible keys in the same order, with other keys that they may not see in between. `chain_attention`
 adds up each sum over keys in their order, one after the other, in a product of matrices; a masked
 key adds exactly 0. So both rows get the same bits, and everything else in the graph works on
-single rows (DESIGN D3a). A softmax would sum in lanes, whose grouping depends on the places of
+single rows (DESIGN D3a). These products stay in float32: in bf16 neighbours are added in pairs. A softmax would sum in lanes, whose grouping depends on the places of
 the keys.
 
 Dimension key: B batch · T new rows · C past rows · S = C + T · N attention heads · G queries per
@@ -35,6 +35,14 @@ from entmtp.target.cache import LayerShape
 EXPORT_ATTENTION = "entmtp-export"
 WEIGHT_GROUP = 64
 """Neighbouring weights of a row that share a scale."""
+_STAMP = b"""<?xml version="1.0"?>
+<net name="stamp" version="11"><layers>
+<layer id="0" name="stamped" type="Parameter" version="opset1">
+<data shape="1" element_type="f32"/>
+<rt_info><attribute name="precise" version="0"/></rt_info>
+<output><port id="0" precision="FP32"><dim>1</dim></port></output>
+</layer></layers><edges/></net>"""
+"""A graph whose one node must not be computed in 16 bits: only a file can say so, not Python."""
 _SUM_WIDTH = 16
 """Columns of ones that sum a row: one full vector register, or the product sums in another way."""
 
@@ -151,7 +159,22 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     for node, shape in zip(graph.inputs, free, strict=True):
         node.get_node().set_partial_shape(shape)
     graph.validate_nodes_and_infer_types()
+    _keep_attention_in_float32(graph)
     return graph
+
+
+def _keep_attention_in_float32(graph: Any) -> None:
+    """Mark the products of attention, whatever the format that the graph will be compiled for.
+
+    A product in bf16 adds neighbours in pairs, and which keys are neighbours depends on the tree.
+    """
+    import openvino as ov
+
+    (stamped, *_) = ov.Core().read_model(_STAMP).get_ordered_ops()
+    ((key, stamp),) = dict(stamped.get_rt_info()).items()
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() == "MatMul" and not _has_weight(node):
+            node.set_rt_info(stamp, key)
 
 
 @torch.inference_mode(False)
@@ -200,6 +223,11 @@ def _quantised(weight: np.ndarray[Any, Any], grouped: bool) -> Any:
     whole = ops.constant(np.rint(parts / scale).astype(np.int8))
     value = ops.multiply(ops.convert(whole, "f32"), ops.constant(scale))
     return ops.reshape(value, ops.constant([rows, width]), False) if grouped else value
+
+
+def _has_weight(product: Any) -> bool:
+    inputs = (product.input_value(place).get_node() for place in (0, 1))
+    return any(node.get_type_name() == "Constant" for node in inputs)
 
 
 def _is_weight(node: Any) -> bool:

@@ -66,7 +66,7 @@ class OpenVinoTarget(TargetModel):
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self._warm: set[int] = set()
-        graphs = stored_graphs(target, self._format.is_int8, progress)
+        graphs = stored_graphs(target, number_format, progress)
         progress(f"compiling {target.name} for {number_format}")
         self._groups = shape_groups(self.layout)
         self._body = Lanes(self._read_body(graphs), self._settings(), graphs.folder)
