@@ -10,8 +10,8 @@ rows go out, and whoever accepts drafts writes down what stays.
 visible keys in the same order, with other keys that they may not see in between. `chain_attention`
 adds up each sum over keys in their order, one after the other, in a product of matrices; a masked
 key adds exactly 0. So both rows get the same bits, and everything else in the graph works on
-single rows (DESIGN D3a). These products stay in float32: in bf16 neighbours are added in pairs. A softmax would sum in lanes, whose grouping depends on the places of
-the keys.
+single rows (DESIGN D3a). A softmax would sum in lanes, whose grouping depends on the places of
+the keys; for the same reason these products stay in float32: in bf16 neighbours are added in pairs.
 
 Dimension key: B batch · T new rows · C past rows · S = C + T · N attention heads · G queries per
 key/value head · D head size · L layers of one shape.

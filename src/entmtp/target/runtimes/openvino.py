@@ -3,9 +3,8 @@
 Knows: stored graphs, number formats, and how tensors are handed over. Does not know: how graphs
 are made, trees, sampling.
 
-In every format a verified row has the bits that plain decoding gives it (`export`), as long as
-the products keep one order of sums for all sizes; with more than `EXACT_LENGTH` keys their blocks
-may shift, and rows then differ by rounding.
+In every format a verified row has the bits that plain decoding gives it (`export`), up to 1,024
+keys: with more, products add in blocks whose borders shift, and rows differ by rounding.
 
 Dimension key: B batch · T rows · C past rows in memory · H hidden size · V vocabulary · R rows.
 """
@@ -26,8 +25,6 @@ from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.lanes import Lanes
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 
-EXACT_LENGTH = 1024
-"""Keys, drafts included, up to which sums over them are known to run in one block."""
 _MIN_ROWS = 2
 """One row alone goes through other kernels than two."""
 _FIRST_PAST = 3
