@@ -126,6 +126,19 @@ def test_a_failed_export_leaves_nothing(monkeypatch: pytest.MonkeyPatch, graphs:
 
 
 @needs_openvino
+def test_attention_stays_in_float32_in_a_bf16_graph() -> None:
+    fast = OpenVinoTarget(target(), "bfloat16", silent)
+    compiled = fast._body.lane()._request.get_compiled_model().get_runtime_model()
+    precisions: dict[str, set[str]] = {}
+    for node in compiled.get_ops():
+        kind, precision = (node.get_rt_info()[k].value for k in ("layerType", "runtimePrecision"))
+        precisions.setdefault(kind, set()).add(precision)
+    assert precisions["MatMul"] == {"f32"}
+    if precisions["FullyConnected"] != {"bf16"}:
+        pytest.skip("this processor has no bf16")
+
+
+@needs_openvino
 @torch.inference_mode()
 def test_int8_is_near_and_has_its_own_output_layer() -> None:
     plain = target(vocab_size=64)
