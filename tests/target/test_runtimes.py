@@ -126,16 +126,15 @@ def test_a_failed_export_leaves_nothing(monkeypatch: pytest.MonkeyPatch, graphs:
 
 
 @needs_openvino
-def test_attention_stays_in_float32_in_a_bf16_graph() -> None:
+def test_sums_over_keys_stay_in_float32_in_a_bf16_graph() -> None:
     fast = OpenVinoTarget(target(), "bfloat16", silent)
     compiled = fast._body.lane()._request.get_compiled_model().get_runtime_model()
-    precisions: dict[str, set[str]] = {}
+    sums = []
     for node in compiled.get_ops():
         kind, precision = (node.get_rt_info()[k].value for k in ("layerType", "runtimePrecision"))
-        precisions.setdefault(kind, set()).add(precision)
-    assert precisions["MatMul"] == {"f32"}
-    if precisions["FullyConnected"] != {"bf16"}:
-        pytest.skip("this processor has no bf16")
+        if kind == "MatMul" and node.get_output_partial_shape(0)[-1].is_static:
+            sums.append(precision)
+    assert sums == 2 * fast.num_layers * ["f32"]
 
 
 @needs_openvino

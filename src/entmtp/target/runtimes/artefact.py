@@ -18,7 +18,7 @@ from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.export import export_body, export_output, quantise_weights
 
 BODY, OUTPUT = "body.xml", "output.xml"
-_RECIPE = "3"
+_RECIPE = "4"
 """Raised by one when the graph changes, so that graphs of the old kind are made anew."""
 
 

@@ -159,12 +159,12 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     for node, shape in zip(graph.inputs, free, strict=True):
         node.get_node().set_partial_shape(shape)
     graph.validate_nodes_and_infer_types()
-    _keep_attention_in_float32(graph)
+    _keep_sums_over_keys_in_float32(graph)
     return graph
 
 
-def _keep_attention_in_float32(graph: Any) -> None:
-    """Mark the products of attention, whatever the format that the graph will be compiled for.
+def _keep_sums_over_keys_in_float32(graph: Any) -> None:
+    """Mark two products of each layer, whatever the format that the graph is compiled for later.
 
     A product in bf16 adds neighbours in pairs, and which keys are neighbours depends on the tree.
     """
@@ -173,7 +173,9 @@ def _keep_attention_in_float32(graph: Any) -> None:
     (stamped, *_) = ov.Core().read_model(_STAMP).get_ordered_ops()
     ((key, stamp),) = dict(stamped.get_rt_info()).items()
     for node in graph.get_ordered_ops():
-        if node.get_type_name() == "MatMul" and not _has_weight(node):
+        if node.get_type_name() != "MatMul" or _has_weight(node):
+            continue
+        if node.get_output_partial_shape(0)[-1].is_static:  # not the scores, [..., S]
             node.set_rt_info(stamp, key)
 
 
