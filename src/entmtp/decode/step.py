@@ -26,6 +26,4 @@ def verify(
     """
     lengths = torch.tensor(cache.lengths, device=draft_ids.device)
     positions = lengths[:, None] + buffers.depths
-    # Padding of a level that this sequence's own tree does not reach may lie past the context.
-    positions = positions.clamp(max=target.max_length - 1)
     return target.forward(draft_ids, positions, buffers.mask, cache)

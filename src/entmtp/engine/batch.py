@@ -113,7 +113,7 @@ class Batch:
         assert self._cache is not None, "step needs a running sequence"
         started = perf_counter()
         device = self._target.device
-        buffers = tree_buffers(tuple(trees), device, self._min_rows)
+        buffers = tree_buffers(trees, device, self._min_rows)
         root_ids = torch.tensor(roots, device=device)
         cache = self._cache.view(0, self.size)
         prepared = perf_counter()

@@ -77,6 +77,12 @@ class Tree:
         return tuple(index[path[:-1]] for path in self.paths)
 
     @cached_property
+    def num_best(self) -> int:
+        """How deep the best children of best children reach: the paths (0,), (0, 0) and so on."""
+        best = {path for path in self.paths if not any(path)}
+        return len(best) - 1
+
+    @cached_property
     def max_rank(self) -> int:
         """The largest rank; -1 for the root alone."""
         return max((max(path) for path in self.paths if path), default=-1)
