@@ -11,7 +11,7 @@ from draft_heads import random_heads
 from entmtp.bench import Difference, Method, Task, compare
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams, batch
+from entmtp.engine import Engine, GenerationParams, drafting
 from entmtp.scheduler import PlainPolicy, StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.trees import TreeBuffers, full, tree_buffers
@@ -42,7 +42,7 @@ def break_mask(monkeypatch: pytest.MonkeyPatch) -> None:
         slots = torch.arange(buffers.num_slots)
         return dataclasses.replace(buffers, mask=(slots <= slots[:, None])[None])
 
-    monkeypatch.setattr(batch, "tree_buffers", siblings_visible)
+    monkeypatch.setattr(drafting, "tree_buffers", siblings_visible)
 
 
 @pytest.mark.parametrize(

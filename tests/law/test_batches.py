@@ -6,11 +6,12 @@ from functools import lru_cache
 
 import pytest
 
+from confident import ConfidentPolicy
 from draft_heads import KINDS, overfit_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import RandomPolicy, StaticPolicy
+from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
@@ -45,8 +46,9 @@ def heads(kind: str) -> DraftHeads:
 
 @pytest.mark.parametrize("size", [1, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_company_any_batch_size(kind: str, size: int) -> None:
-    engine = Engine(tiny(), heads(kind), RandomPolicy(SHAPES), max_batch_size=size)
+@pytest.mark.parametrize("policy", [RandomPolicy(SHAPES), ConfidentPolicy(SHAPES)])
+def test_any_company_any_batch_size(policy: TreePolicy, kind: str, size: int) -> None:
+    engine = Engine(tiny(), heads(kind), policy, max_batch_size=size)
     assert ids_of(run(engine, requests())) == alone()
     assert engine.num_running == engine.num_waiting == engine.num_cache_bytes == 0
 

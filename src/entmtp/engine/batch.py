@@ -16,12 +16,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from entmtp.decode import Acceptor, Draw, Sampling, make_sampler, verify
+from entmtp.decode import (
+    Acceptor,
+    Draw,
+    RootSignals,
+    Sampler,
+    Sampling,
+    copy_to_host,
+    make_sampler,
+    verify,
+)
+from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
+from entmtp.scheduler import StepChoice, TreePolicy
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
-from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
 MakeAcceptor = Callable[[Sequence[Sampling], torch.device], Acceptor]
 
@@ -31,6 +41,10 @@ class StepOutput(NamedTuple):
 
     token_ids: list[list[int]]
     """Of each sequence: its accepted drafts and the bonus token"""
+    num_draft_tokens: list[int]
+    """Verified, of each sequence"""
+    root_signals: list[RootSignals]
+    """Of each sequence's bonus token, the next root"""
     seconds: StepSeconds
 
 
@@ -41,13 +55,15 @@ class Batch:
         self,
         target: TargetModel,
         heads: DraftHeads | None,
+        policy: TreePolicy,
         make_acceptor: MakeAcceptor,
         min_rows: int,
     ) -> None:
         self._target = target
         self._heads = heads
         self._make_acceptor = make_acceptor
-        self._min_rows = min_rows
+        self._drafter = Drafter(heads, policy, min_rows)
+        self._reads_root = policy.reads_root
         self._cache: KVCache | None = None
         self._heads_cache: KVCache | None = None
         self._sampling: list[Sampling] = []
@@ -67,8 +83,10 @@ class Batch:
         caches = (self._cache, self._heads_cache)
         return sum(cache.num_bytes for cache in caches if cache is not None)
 
-    def join(self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int) -> int:
-        """Prefill a sequence into the next row; its first token.
+    def join(
+        self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int
+    ) -> tuple[int, RootSignals]:
+        """Prefill a sequence into the next row; its first token, the root of its first step.
 
         Args:
             capacity: cache rows that it is likely to need; more are found when it needs them.
@@ -81,12 +99,14 @@ class Batch:
                 context = self._heads.observe(hidden, heads_view, [hidden.shape[1]])[0]
         sampler = make_sampler([sampling], self._target.device)
         position = torch.tensor([len(prompt_ids)], device=self._target.device)
-        token = int(sampler(self._target.logits(hidden[:, -1]), position))
+        logits = self._target.logits(hidden[:, -1])
+        tokens = sampler(logits, position)
+        [[token]], [root] = copy_to_host(tokens[:, None], logits if self._reads_root else None)
         self._sampling.append(sampling)
         if self._heads is not None:
             self._context.append(context)
         self._regroup()
-        return token
+        return token, root
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
@@ -108,43 +128,42 @@ class Batch:
         self._cache = self._heads_cache = None
         self._sampling, self._context = [], []
 
-    def step(self, trees: Sequence[Tree], roots: Sequence[int]) -> StepOutput:
+    def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
         assert self._cache is not None, "step needs a running sequence"
         started = perf_counter()
         device = self._target.device
-        buffers = tree_buffers(trees, device, self._min_rows)
-        root_ids = torch.tensor(roots, device=device)
         cache = self._cache.view(0, self.size)
-        prepared = perf_counter()
-        draft_ids = self._draft(root_ids, buffers)
+        draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
-        hidden = verify(self._target, cache, draft_ids, buffers)
+        hidden = verify(self._target, cache, draft.ids, draft.buffers)
         verified = perf_counter()
-        logits = _Timed(self._target.logits)
+        logits, sampler = _Timed(self._target.logits), _LastSeen(self._sampler)
         first = torch.tensor(cache.lengths, device=device) + 1
-        draw = Draw(logits, self._sampler, first)
-        acceptance = self._acceptor(hidden, draft_ids, buffers, draw)
+        draw = Draw(logits, sampler, first)
+        acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         counts = acceptance.num_accepted + 1
-        # The step's only copy to the host.
-        host = torch.cat([counts[:, None], acceptance.token_ids], 1).tolist()
-        num_kept = [row[0] for row in host]
+        # The step's only copy to the host, unless the policy wants to see the draft.
+        rows, root_signals = copy_to_host(
+            torch.cat([counts[:, None], acceptance.token_ids], 1),
+            sampler.logits if self._reads_root else None,
+        )
+        num_kept = [row[0] for row in rows]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
         self._observe(hidden, acceptance.slots, num_kept)
         ended = perf_counter()
         seconds = StepSeconds(
-            draft=drafted - prepared + ended - kept,
+            draft=draft.heads_seconds + ended - kept,
             verify=verified - drafted + logits.seconds,
-            host=prepared - started + kept - verified - logits.seconds,
+            host=drafted - started - draft.heads_seconds + kept - verified - logits.seconds,
         )
-        return StepOutput([row[1 : 1 + row[0]] for row in host], seconds)
-
-    def _draft(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> torch.Tensor:
-        """Draft ids `[B, T]`; slots that no level fills carry the root's id, as padding."""
-        if buffers.depth == 0 or self._heads is None:
-            return root_ids[:, None].expand(-1, buffers.num_slots)
-        return self._heads.draft(torch.stack(self._context), root_ids, buffers).ids
+        return StepOutput(
+            [row[1 : 1 + row[0]] for row in rows],
+            [tree.num_draft_tokens for tree in draft.trees],
+            root_signals,
+            seconds,
+        )
 
     def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Give the heads the hidden states of what was kept."""
@@ -181,6 +200,22 @@ def _close_gap(items: list[Any], row: int) -> None:
     if items:
         items[row] = items[-1]
         items.pop()
+
+
+class _LastSeen:
+    """A sampler that keeps the logits of its last call.
+
+    An acceptor's last draw is of every sequence's last visited node: a walk that has ended stays
+    there while others go on.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.logits: torch.Tensor | None = None
+
+    def __call__(self, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.logits = logits
+        return self._sampler(logits, positions)
 
 
 class _Timed:

@@ -70,7 +70,7 @@ class Engine:
             for tree in self.policy.trees:
                 check_tree(self.heads, tree)
         self.acceptance = acceptance
-        self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
+        self._batch = Batch(target, self.heads, self.policy, self._make_acceptor, min_rows)
         self._max_batch_size = max_batch_size
         self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         self._waiting: deque[Sequence] = deque()
@@ -130,7 +130,7 @@ class Engine:
             max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
             eos_ids=self.target.eos_ids,
             tokenizer=self.target.tokenizer,
-            select=self.policy.begin(params.sampling.seed),
+            selection=self.policy.begin(params.sampling.seed),
         )
 
     def _queue(self, sequence: Sequence) -> None:
@@ -245,16 +245,17 @@ class Engine:
         expected = min(sequence.max_tokens, FIRST_CAPACITY)
         capacity = len(sequence.prompt_ids) + expected + self._most_nodes
         with sequence.timed_prefill():
-            token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
+            token, root = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
         self._running.append(sequence)
-        self._tell(sequence.take([token]))
+        self._tell(sequence.take([token], root))
 
     def _decode_step(self) -> None:
         started = perf_counter()
-        trees = [sequence.next_tree() for sequence in self._running]
-        output = self._batch.step(trees, [sequence.root for sequence in self._running])
-        for sequence, tree, token_ids in zip(self._running, trees, output.token_ids, strict=True):
-            self._tell(sequence.take(token_ids, tree.num_draft_tokens))
+        choices = [sequence.next_choice() for sequence in self._running]
+        output = self._batch.step(choices, [sequence.root for sequence in self._running])
+        outcomes = zip(output.token_ids, output.root_signals, output.num_draft_tokens, strict=True)
+        for sequence, outcome in zip(self._running, outcomes, strict=True):
+            self._tell(sequence.take(*outcome))
         self._count_time(perf_counter() - started, output.seconds)
         self._sweep()
 

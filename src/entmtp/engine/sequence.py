@@ -12,12 +12,12 @@ from time import perf_counter
 
 from transformers import PreTrainedTokenizerBase
 
+from entmtp.decode import RootSignals
 from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
 from entmtp.engine.params import GenerationParams
 from entmtp.engine.stats import DecodeStats
 from entmtp.engine.text import TextStream
-from entmtp.scheduler import Select, Signals
-from entmtp.trees import Tree
+from entmtp.scheduler import Selection, Signals, StepChoice
 
 
 class Sequence:
@@ -32,7 +32,7 @@ class Sequence:
         max_tokens: int,
         eos_ids: Ids[int],
         tokenizer: PreTrainedTokenizerBase | None,
-        select: Select,
+        selection: Selection,
     ) -> None:
         self.request_id = request_id
         self.prompt_ids = tuple(prompt_ids)
@@ -44,8 +44,9 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self._end_ids = frozenset(eos_ids) | frozenset(params.stop_token_ids)
         self._text = TextStream(tokenizer, params.stop)
-        self._select = select
+        self._selection = selection
         self._last_accepted = 0
+        self._root_signals = RootSignals()
 
     @property
     def root(self) -> int:
@@ -63,20 +64,26 @@ class Sequence:
         yield
         self.stats.prefill_seconds = perf_counter() - started
 
-    def next_tree(self) -> Tree:
-        """The policy's tree, cut to the tokens that may still be said.
+    def next_choice(self) -> StepChoice:
+        """The policy's choice of trees, cut to the tokens that may still be said.
 
         A step says at most its depth plus one tokens, so no draft is made in vain and no
         position past the context is ever fed.
         """
-        signals = Signals(self.stats.num_drafts, self._last_accepted)
-        return self._select(signals).truncate(self.num_remaining - 1)
+        signals = Signals(self.stats.num_drafts, self._last_accepted, *self._root_signals)
+        return StepChoice(self._selection, signals, self.num_remaining - 1)
 
-    def take(self, token_ids: Ids[int], num_draft_tokens: int | None = None) -> TokenEvent:
+    def take(
+        self, token_ids: Ids[int], root_signals: RootSignals, num_draft_tokens: int | None = None
+    ) -> TokenEvent:
         """Say the tokens of one step, or (without drafts) the first one; sets the finish reason.
 
         What follows an end of the sequence inside the block is not said.
+
+        Args:
+            root_signals: of the last of the tokens, the next step's root.
         """
+        self._root_signals = root_signals
         said = []
         for token_id in token_ids:
             said.append(token_id)

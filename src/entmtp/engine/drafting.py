@@ -1,0 +1,84 @@
+"""From each sequence's choice to a drafted batch of trees that is ready to be verified.
+
+Knows: heads, trees, and when to ask a policy. Does not know: the target, caches, acceptance.
+
+Dimension key: B batch · T tree slots · H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from entmtp.heads import Draft, DraftHeads
+from entmtp.scheduler import StepChoice, TreePolicy, places_in
+from entmtp.trees import Tree, TreeBuffers, tree_buffers
+
+
+class DraftedTrees(NamedTuple):
+    """What the target is to verify."""
+
+    ids: torch.Tensor  # [B, T], the root at slot 0; padding slots carry the root's id
+    buffers: TreeBuffers
+    trees: list[Tree]
+    heads_seconds: float
+    """The heads' share of the time, questions between levels included"""
+
+
+class Drafter:
+    """Drafts level by level as long as a sequence wants more, then cuts to what each chose."""
+
+    def __init__(self, heads: DraftHeads | None, policy: TreePolicy, min_rows: int) -> None:
+        self._heads = heads
+        self._policy = policy
+        self._min_rows = min_rows
+
+    def __call__(
+        self,
+        contexts: Sequence[torch.Tensor],  # [H] of each sequence; none without heads
+        root_ids: torch.Tensor,  # [B]
+        choices: Sequence[StepChoice],
+    ) -> DraftedTrees:
+        trees = [choice.widest for choice in choices]
+        buffers = tree_buffers(trees, root_ids.device, self._min_rows)
+        if self._heads is None or buffers.depth == 0:
+            ids = root_ids[:, None].expand(-1, buffers.num_slots)
+            return DraftedTrees(ids, buffers, trees, 0.0)
+        started = perf_counter()
+        draft = Draft.empty(root_ids, buffers)
+        for depth in self._heads.fill(draft, torch.stack(tuple(contexts)), buffers):
+            if self._policy.stops_draft and not self._goes_on(depth, draft, choices):
+                break
+        seconds = perf_counter() - started
+        return self._cut(draft, buffers, choices)._replace(heads_seconds=seconds)
+
+    def _goes_on(self, depth: int, draft: Draft, choices: Sequence[StepChoice]) -> bool:
+        log_probs = self._log_probs(draft)
+        # Everyone is asked, though one that wants more is enough.
+        wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
+        return any(wishes)
+
+    def _log_probs(self, draft: Draft) -> list[list[float]]:
+        if not self._policy.reads_draft:
+            return [[]] * draft.ids.shape[0]
+        rows: list[list[float]] = draft.log_probs.tolist()
+        return rows
+
+    def _cut(
+        self, draft: Draft, buffers: TreeBuffers, choices: Sequence[StepChoice]
+    ) -> DraftedTrees:
+        """Of what was drafted, each sequence's own part."""
+        log_probs = self._log_probs(draft)
+        trees = [c.choose(row) for c, row in zip(choices, log_probs, strict=True)]
+        if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
+            return DraftedTrees(draft.ids, buffers, trees, 0.0)
+        cut = tree_buffers(trees, draft.ids.device, self._min_rows)
+        # Slots are node ids; the root's stands in for padding.
+        places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
+        for row, tree, choice in zip(places, trees, choices, strict=True):
+            row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
+        ids = draft.ids.gather(1, places.to(draft.ids.device))
+        return DraftedTrees(ids, cut, trees, 0.0)
