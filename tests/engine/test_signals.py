@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from confident import ConfidentPolicy, ConfidentSelection
-from draft_heads import KINDS, overfit_heads, random_heads
+from draft_heads import KINDS, exact_heads, overfit_heads, random_heads
 from entmtp.decode import Sampling, signals
 from entmtp.engine import Engine, GenerationParams, drafting
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import DraftSignals, PlainPolicy, Selection, Signals, StaticPolicy
+from entmtp.scheduler import DraftSignals, PlainPolicy, Selection, Signals, StaticPolicy, StepChoice
 from entmtp.trees import Tree, chain, full
-from fixtures import tiny, tiny_model
+from fixtures import ring, ring_order, tiny, tiny_model
 from reference import ids_of, random_prompts, run
 
 TREES = (chain(2), full(3, 2), full(2, 4))
@@ -142,7 +142,7 @@ def test_who_does_not_ask_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nobody asked for this")
 
     monkeypatch.setattr(signals, "root_signals", refuse)
-    monkeypatch.setattr(drafting.Drafter, "_goes_on", refuse)
+    monkeypatch.setattr(StepChoice, "goes_on", refuse)
     for policy in (PlainPolicy(), StaticPolicy(full(2, 2))):
         assert len(Engine(tiny(), heads("hydra"), policy).generate([1]).token_ids) > 5
     with pytest.raises(AssertionError, match="nobody asked"):
@@ -179,3 +179,34 @@ def test_choosing_after_the_draft_needs_no_questions_between_levels() -> None:
     # Drafts are as deep as may still be said.
     assert policy.begun.num_confidences[0] == 3
     assert result.stats.num_draft_tokens == len(policy.begun.num_confidences)
+
+
+class Chain(StaticPolicy):
+    """Drafts a whole tree, and has the best children of best children verified."""
+
+    def begin(self, seed: int) -> Selection:
+        return BestChildren(self.trees[0])
+
+
+class BestChildren(Selection):
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def widest(self, signals: Signals) -> Tree:
+        return self._tree
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        return chain(draft.tree.depth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_chosen_part_carries_its_own_tokens(size: int, kind: str) -> None:
+    """Heads that are never wrong: all that was chosen is accepted."""
+    own = exact_heads(ring(), ring_order(12), kind)
+    engine = Engine(ring(), own, Chain(full(3, 3)), max_batch_size=size)
+    requests = [([3], GenerationParams(13)), ([5], GenerationParams(11))]
+    for result, num_tokens in zip(run(engine, requests), (13, 11), strict=True):
+        stats = result.stats
+        assert stats.num_accepted_tokens == stats.num_draft_tokens == num_tokens - 1 - 3
+        assert stats.num_drafts == 3

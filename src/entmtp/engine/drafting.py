@@ -49,29 +49,44 @@ class Drafter:
             return DraftedTrees(ids, buffers, trees, 0.0)
         started = perf_counter()
         draft = Draft.empty(root_ids, buffers)
-        for depth in self._heads.fill(draft, torch.stack(tuple(contexts)), buffers):
-            if self._policy.stops_draft and not self._goes_on(depth, draft, choices):
-                break
+        log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
         seconds = perf_counter() - started
-        return self._cut(draft, buffers, choices)._replace(heads_seconds=seconds)
+        cut = self._cut(draft, buffers, choices, log_probs)
+        return cut._replace(heads_seconds=seconds)
 
-    def _goes_on(self, depth: int, draft: Draft, choices: Sequence[StepChoice]) -> bool:
-        log_probs = self._log_probs(draft)
-        # Everyone is asked, though one that wants more is enough.
-        wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
-        return any(wishes)
+    def _fill(
+        self,
+        draft: Draft,
+        context: torch.Tensor,  # [B, H]
+        buffers: TreeBuffers,
+        choices: Sequence[StepChoice],
+    ) -> list[list[float]]:
+        """Draft as many levels as somebody wants; each sequence's log-probabilities."""
+        assert self._heads is not None
+        for depth in self._heads.fill(draft, context, buffers):
+            if self._policy.stops_draft and depth < buffers.depth:
+                log_probs = self._read(draft)
+                # Everyone is asked, though one that wants more is enough.
+                wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
+                if not any(wishes):
+                    return log_probs
+        return self._read(draft)
 
-    def _log_probs(self, draft: Draft) -> list[list[float]]:
+    def _read(self, draft: Draft) -> list[list[float]]:
+        """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
         if not self._policy.reads_draft:
             return [[]] * draft.ids.shape[0]
         rows: list[list[float]] = draft.log_probs.tolist()
         return rows
 
     def _cut(
-        self, draft: Draft, buffers: TreeBuffers, choices: Sequence[StepChoice]
+        self,
+        draft: Draft,
+        buffers: TreeBuffers,
+        choices: Sequence[StepChoice],
+        log_probs: Sequence[Sequence[float]],
     ) -> DraftedTrees:
         """Of what was drafted, each sequence's own part."""
-        log_probs = self._log_probs(draft)
         trees = [c.choose(row) for c, row in zip(choices, log_probs, strict=True)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
             return DraftedTrees(draft.ids, buffers, trees, 0.0)
