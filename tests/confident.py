@@ -13,9 +13,6 @@ class ConfidentPolicy(TreePolicy):
     """The more predictable the text, the wider; deeper while the heads are sure; likely nodes."""
 
     name = "confident"
-    reads_root = True
-    reads_draft = True
-    stops_draft = True
 
     def __init__(self, trees: Sequence[Tree], *, stop: float = 0.1, cut: float = 0.03) -> None:
         """
@@ -33,6 +30,10 @@ class ConfidentPolicy(TreePolicy):
 
 
 class ConfidentSelection(Selection):
+    reads_root = True
+    reads_draft = True
+    stops_draft = True
+
     def __init__(self, policy: ConfidentPolicy) -> None:
         self._policy = policy
         self.signals: list[Signals] = []

@@ -15,19 +15,24 @@ from confident import ConfidentPolicy
 from draft_heads import KINDS, random_heads
 from entmtp.decode import ExactAcceptor, Sampling
 from entmtp.engine import Engine, GenerationParams, batch
-from entmtp.scheduler import PlainPolicy, StaticPolicy, TreePolicy
+from entmtp.scheduler import PlainPolicy, Selection, StaticPolicy, TreePolicy
 from entmtp.trees import full
 from fixtures import tiny
 
 READS = ("tolist", "item", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__")
 
 
-class ReadsRoot(StaticPolicy):
-    reads_root = True
+class Reading(StaticPolicy):
+    """The same tree always, and a look at something."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(full(3, 3))
+        self._what = what
 
-class ReadsDraft(StaticPolicy):
-    reads_draft = True
+    def begin(self, seed: int) -> Selection:
+        selection = super().begin(seed)
+        setattr(selection, self._what, True)
+        return selection
 
 
 @pytest.fixture
@@ -67,8 +72,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         (PlainPolicy(), []),
         (StaticPolicy(full(3, 3)), []),
-        (ReadsRoot(full(3, 3)), []),
-        (ReadsDraft(full(3, 3)), ["tolist"]),
+        (Reading("reads_root"), []),
+        (Reading("reads_draft"), ["tolist"]),
         (ConfidentPolicy([full(3, 3)], stop=0.0), ["tolist"] * 3),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import pytest
 import torch
 
@@ -143,6 +145,7 @@ def test_who_does_not_ask_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(signals, "root_signals", refuse)
     monkeypatch.setattr(StepChoice, "goes_on", refuse)
+    monkeypatch.setattr(DraftSignals, "confidences", property(refuse))
     for policy in (PlainPolicy(), StaticPolicy(full(2, 2))):
         assert len(Engine(tiny(), heads("hydra"), policy).generate([1]).token_ids) > 5
     with pytest.raises(AssertionError, match="nobody asked"):
@@ -152,14 +155,14 @@ def test_who_does_not_ask_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 class Halving(StaticPolicy):
     """Sees a whole draft, and takes its first level."""
 
-    reads_draft = True
-
     def begin(self, seed: int) -> Selection:
         self.begun = FirstLevel(self.trees[0])
         return self.begun
 
 
 class FirstLevel(Selection):
+    reads_draft = True
+
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self.num_confidences: list[int] = []
@@ -210,3 +213,44 @@ def test_a_chosen_part_carries_its_own_tokens(size: int, kind: str) -> None:
         stats = result.stats
         assert stats.num_accepted_tokens == stats.num_draft_tokens == num_tokens - 1 - 3
         assert stats.num_drafts == 3
+
+
+class Mixed(Watched):
+    """Every second sequence wants to see nothing, and gets the whole tree."""
+
+    def begin(self, seed: int) -> Selection:
+        watched = super().begin(seed)
+        if len(self.begun) % 2:
+            return watched
+        self.blind = [*getattr(self, "blind", []), Blind(self.trees[0])]
+        return self.blind[-1]
+
+
+class Blind(Selection):
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.signals: list[Signals] = []
+
+    def widest(self, signals: Signals) -> Tree:
+        self.signals.append(signals)
+        return self._tree
+
+    def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
+        raise AssertionError("it did not ask to be asked")
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        assert draft.log_probs == ()
+        return draft.tree
+
+
+def test_each_sees_what_it_asked_for_whatever_the_company() -> None:
+    policy = Mixed([full(2, 3)], stop=1.1)
+    results = run(Engine(tiny(), heads("hydra"), policy), zip(PROMPTS, PARAMS, strict=True))
+    assert ids_of(results) == ids_of(run(Engine(tiny()), zip(PROMPTS, PARAMS, strict=True)))
+    for selection in policy.blind:
+        assert all(isnan(seen.root_probability) for seen in selection.signals)
+    for selection in policy.begun[::2]:
+        assert not any(isnan(seen.root_entropy) for seen in selection.signals)
+        assert max(draft.tree.depth for draft, _ in selection.cuts) == 1
+    # The others' drafts are as deep as ever.
+    assert results[1].stats.num_draft_tokens > 5 * results[1].stats.num_drafts

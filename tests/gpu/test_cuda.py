@@ -17,7 +17,7 @@ from draft_heads import KINDS, overfit_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
+from entmtp.scheduler import PlainPolicy, RandomPolicy, Selection, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny, tiny_model
@@ -74,7 +74,10 @@ def test_the_law(kind: str, policy: str, size: int) -> None:
 
 
 class ReadsRoot(StaticPolicy):
-    reads_root = True
+    def begin(self, seed: int) -> Selection:
+        selection = super().begin(seed)
+        selection.reads_root = True
+        return selection
 
 
 @pytest.mark.parametrize("policy", [PlainPolicy(), StaticPolicy(full(3, 3)), ReadsRoot(full(3, 3))])

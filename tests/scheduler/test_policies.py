@@ -40,8 +40,8 @@ def test_plain_and_static() -> None:
     assert picks(StaticPolicy(medusa_63()), 5) == [medusa_63()] * 60
     # They want to see nothing, and pay for nothing.
     for policy in (PlainPolicy(), StaticPolicy(chain(3))):
-        assert [policy.reads_root, policy.reads_draft, policy.stops_draft] == [False] * 3
         choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        assert [choice.reads_root, choice.reads_draft, choice.stops_draft] == [False] * 3
         assert choice.choose([]) is choice.widest
 
 
@@ -78,6 +78,9 @@ def test_confidences_are_those_of_the_greedy_path() -> None:
 
 class Recorded(Selection):
     """Stops as told, chooses as told, and remembers what it was shown."""
+
+    reads_draft = True
+    stops_draft = True
 
     def __init__(self, tree: Tree, last_depth: int, chosen: Tree | None = None) -> None:
         self._tree, self._last_depth, self._chosen = tree, last_depth, chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -37,6 +37,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         table.add_row(*_row(figures))
     console.print(table)
     for line in (
+        *_medians(comparison.figures),
         f"speed-up: over {BASELINE} in the same run, prefill included, with its 95 % interval;"
         f" {settings['speedup']}",
         "tok/step: mean acceptance length, the bonus token included",
@@ -106,6 +107,18 @@ def describe_difference(one: Difference) -> str:
         f"{one.method} differs from {BASELINE} on prompt {one.prompt_id} at token {one.num_common}"
         f" ({one.plain_id} became {one.token_id}): {why}, so this is a fault"
     )
+
+
+def _medians(figures: Sequence[MethodFigures]) -> Iterator[str]:
+    """A line on the medians of the ratios, where there are enough of them."""
+    told = [
+        f"{one.name} {_number(one.speedup_median, 'x')}"
+        f" [{_number(one.speedup_median_low)}, {_number(one.speedup_median_high)}]"
+        for one in figures
+        if one.name != BASELINE and one.speedup_median_low is not None
+    ]
+    if told:
+        yield f"median of the prompts' speed-ups: {', '.join(told)}"
 
 
 def _title(comparison: Comparison) -> str:

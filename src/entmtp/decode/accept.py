@@ -29,6 +29,7 @@ class Acceptance(NamedTuple):
     slots: torch.Tensor  # [B, D+1] slots from the root to the last node, then repeated
     token_ids: torch.Tensor  # [B, D+1] the target's token behind each of `slots`
     num_accepted: torch.Tensor  # [B] drafts kept, 0 to D
+    last_logits: torch.Tensor  # [B, V] behind the last node kept: what the bonus token came from
 
 
 class Acceptor(Protocol):
@@ -83,7 +84,8 @@ class ExactAcceptor:
             node = torch.where(walking, is_next.int().argmax(-1), node)
             num_accepted = num_accepted + walking
             slots.append(node)
-        return Acceptance(torch.stack(slots, 1), torch.stack(token_ids, 1), num_accepted)
+        # A walk that has ended stays at its last node while others go on.
+        return Acceptance(torch.stack(slots, 1), torch.stack(token_ids, 1), num_accepted, logits)
 
 
 def _children(buffers: TreeBuffers, node: torch.Tensor, depth: int) -> torch.Tensor:
@@ -123,11 +125,12 @@ class TypicalAcceptor:
         kept = torch.where(greedy[:, :, 0], exact, typical) & buffers.valid
         kept[:, 0] = True
         last, num_accepted = _longest_path(kept, above, buffers)
-        bonus = target.sampler(logits[batch[:, 0], last], target.first_positions + num_accepted)
+        last_logits = logits[batch[:, 0], last]
+        bonus = target.sampler(last_logits, target.first_positions + num_accepted)
         slots = buffers.ancestors[batch[:, 0], last]
         token_ids = torch.cat([draft_ids.gather(1, slots[:, 1:]), bonus[:, None]], 1)
         token_ids = token_ids.scatter(1, num_accepted[:, None], bonus[:, None])
-        return Acceptance(slots, token_ids, num_accepted)
+        return Acceptance(slots, token_ids, num_accepted, last_logits)
 
 
 def _longest_path(

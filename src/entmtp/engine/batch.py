@@ -20,7 +20,6 @@ from entmtp.decode import (
     Acceptor,
     Draw,
     RootSignals,
-    Sampler,
     Sampling,
     copy_to_host,
     make_sampler,
@@ -29,7 +28,7 @@ from entmtp.decode import (
 from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import StepChoice, TreePolicy
+from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 
@@ -44,7 +43,7 @@ class StepOutput(NamedTuple):
     num_draft_tokens: list[int]
     """Verified, of each sequence"""
     root_signals: list[RootSignals]
-    """Of each sequence's bonus token, the next root"""
+    """Of each sequence's bonus token, the next root, if somebody reads them"""
     seconds: StepSeconds
 
 
@@ -55,15 +54,13 @@ class Batch:
         self,
         target: TargetModel,
         heads: DraftHeads | None,
-        policy: TreePolicy,
         make_acceptor: MakeAcceptor,
         min_rows: int,
     ) -> None:
         self._target = target
         self._heads = heads
         self._make_acceptor = make_acceptor
-        self._drafter = Drafter(heads, policy, min_rows)
-        self._reads_root = policy.reads_root
+        self._drafter = Drafter(heads, min_rows)
         self._cache: KVCache | None = None
         self._heads_cache: KVCache | None = None
         self._sampling: list[Sampling] = []
@@ -84,12 +81,13 @@ class Batch:
         return sum(cache.num_bytes for cache in caches if cache is not None)
 
     def join(
-        self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int
+        self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int, reads_root: bool
     ) -> tuple[int, RootSignals]:
         """Prefill a sequence into the next row; its first token, the root of its first step.
 
         Args:
             capacity: cache rows that it is likely to need; more are found when it needs them.
+            reads_root: whether the root's signals are wanted.
         """
         row = self.size
         view, heads_view = self._open_row(row, capacity)
@@ -101,7 +99,7 @@ class Batch:
         position = torch.tensor([len(prompt_ids)], device=self._target.device)
         logits = self._target.logits(hidden[:, -1])
         tokens = sampler(logits, position)
-        [[token]], [root] = copy_to_host(tokens[:, None], logits if self._reads_root else None)
+        [[token]], [root] = copy_to_host(tokens[:, None], logits if reads_root else None)
         self._sampling.append(sampling)
         if self._heads is not None:
             self._context.append(context)
@@ -138,15 +136,16 @@ class Batch:
         drafted = perf_counter()
         hidden = verify(self._target, cache, draft.ids, draft.buffers)
         verified = perf_counter()
-        logits, sampler = _Timed(self._target.logits), _LastSeen(self._sampler)
+        logits = _Timed(self._target.logits)
         first = torch.tensor(cache.lengths, device=device) + 1
-        draw = Draw(logits, sampler, first)
+        draw = Draw(logits, self._sampler, first)
         acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         counts = acceptance.num_accepted + 1
-        # The step's only copy to the host, unless the policy wants to see the draft.
+        reads_root = any(choice.reads_root for choice in choices)
+        # The step's only copy to the host, unless somebody wants to see the draft.
         rows, root_signals = copy_to_host(
             torch.cat([counts[:, None], acceptance.token_ids], 1),
-            sampler.logits if self._reads_root else None,
+            acceptance.last_logits if reads_root else None,
         )
         num_kept = [row[0] for row in rows]
         cache.keep(acceptance.slots, num_kept)
@@ -200,22 +199,6 @@ def _close_gap(items: list[Any], row: int) -> None:
     if items:
         items[row] = items[-1]
         items.pop()
-
-
-class _LastSeen:
-    """A sampler that keeps the logits of its last call.
-
-    An acceptor's last draw is of every sequence's last visited node: a walk that has ended stays
-    there while others go on.
-    """
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        self.logits: torch.Tensor | None = None
-
-    def __call__(self, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        self.logits = logits
-        return self._sampler(logits, positions)
 
 
 class _Timed:

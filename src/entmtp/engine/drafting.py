@@ -1,6 +1,6 @@
 """From each sequence's choice to a drafted batch of trees that is ready to be verified.
 
-Knows: heads, trees, and when to ask a policy. Does not know: the target, caches, acceptance.
+Knows: heads, trees, and when to ask a choice. Does not know: the target, caches, acceptance.
 
 Dimension key: B batch · T tree slots · H hidden size.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from entmtp.heads import Draft, DraftHeads
-from entmtp.scheduler import StepChoice, TreePolicy, places_in
+from entmtp.scheduler import StepChoice, places_in
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
 
@@ -31,9 +31,8 @@ class DraftedTrees(NamedTuple):
 class Drafter:
     """Drafts level by level as long as a sequence wants more, then cuts to what each chose."""
 
-    def __init__(self, heads: DraftHeads | None, policy: TreePolicy, min_rows: int) -> None:
+    def __init__(self, heads: DraftHeads | None, min_rows: int) -> None:
         self._heads = heads
-        self._policy = policy
         self._min_rows = min_rows
 
     def __call__(
@@ -63,21 +62,15 @@ class Drafter:
     ) -> list[list[float]]:
         """Draft as many levels as somebody wants; each sequence's log-probabilities."""
         assert self._heads is not None
+        is_asked = any(choice.stops_draft for choice in choices)
         for depth in self._heads.fill(draft, context, buffers):
-            if self._policy.stops_draft and depth < buffers.depth:
-                log_probs = self._read(draft)
+            if is_asked and depth < buffers.depth:
+                log_probs = _read(draft, choices)
                 # Everyone is asked, though one that wants more is enough.
                 wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
                 if not any(wishes):
                     return log_probs
-        return self._read(draft)
-
-    def _read(self, draft: Draft) -> list[list[float]]:
-        """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
-        if not self._policy.reads_draft:
-            return [[]] * draft.ids.shape[0]
-        rows: list[list[float]] = draft.log_probs.tolist()
-        return rows
+        return _read(draft, choices)
 
     def _cut(
         self,
@@ -97,3 +90,11 @@ class Drafter:
             row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
         ids = draft.ids.gather(1, places.to(draft.ids.device))
         return DraftedTrees(ids, cut, trees, 0.0)
+
+
+def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:
+    """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
+    if not any(choice.reads_draft for choice in choices):
+        return [[]] * len(choices)
+    rows: list[list[float]] = draft.log_probs.tolist()
+    return rows

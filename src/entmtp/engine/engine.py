@@ -70,7 +70,7 @@ class Engine:
             for tree in self.policy.trees:
                 check_tree(self.heads, tree)
         self.acceptance = acceptance
-        self._batch = Batch(target, self.heads, self.policy, self._make_acceptor, min_rows)
+        self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
         self._max_batch_size = max_batch_size
         self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         self._waiting: deque[Sequence] = deque()
@@ -245,7 +245,9 @@ class Engine:
         expected = min(sequence.max_tokens, FIRST_CAPACITY)
         capacity = len(sequence.prompt_ids) + expected + self._most_nodes
         with sequence.timed_prefill():
-            token, root = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
+            token, root = self._batch.join(
+                sequence.prompt_ids, sequence.params.sampling, capacity, sequence.reads_root
+            )
         self._running.append(sequence)
         self._tell(sequence.take([token], root))
 

@@ -54,6 +54,11 @@ class Sequence:
         return self.token_ids[-1]
 
     @property
+    def reads_root(self) -> bool:
+        """Whether its selection wants signals of the root."""
+        return self._selection.reads_root
+
+    @property
     def num_remaining(self) -> int:
         return self.max_tokens - len(self.token_ids)
 
@@ -83,7 +88,8 @@ class Sequence:
         Args:
             root_signals: of the last of the tokens, the next step's root.
         """
-        self._root_signals = root_signals
+        if self.reads_root:  # others may have them in passing, and in other company not
+            self._root_signals = root_signals
         said = []
         for token_id in token_ids:
             said.append(token_id)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from entmtp.trees import Tree
 
@@ -28,9 +28,9 @@ class Signals(NamedTuple):
     root_probability: float = math.nan
     """Of the likeliest token in the target's own distribution that the root came from, that is,
     behind the last visited node of the last step, or behind the prompt; at temperature 1 and
-    unprocessed, whatever the sampling. Not a number unless the policy `reads_root`"""
+    unprocessed, whatever the sampling. Not a number unless the selection `reads_root`"""
     root_entropy: float = math.nan
-    """Of that same distribution, in nats; not a number unless the policy `reads_root`"""
+    """Of that same distribution, in nats; not a number unless the selection `reads_root`"""
 
 
 class DraftSignals(NamedTuple):
@@ -40,7 +40,7 @@ class DraftSignals(NamedTuple):
     """What has been drafted"""
     log_probs: tuple[float, ...] = ()
     """Natural log-probability, by its head, of each node of `tree` given the path to its parent;
-    the root's is 0. Empty unless the policy `reads_draft`"""
+    the root's is 0. Empty unless the selection `reads_draft`"""
 
     @property
     def confidences(self) -> tuple[float, ...]:
@@ -54,14 +54,24 @@ class DraftSignals(NamedTuple):
 
 
 class Selection(ABC):
-    """The choices for one sequence. May remember things, of that sequence only."""
+    """The choices for one sequence. May remember things, of that sequence only.
+
+    It says what it wants to see; what nobody wants is neither computed nor waited for.
+    """
+
+    reads_root: bool = False
+    """Signals of the root. They come with the step's one copy to the host"""
+    reads_draft: bool = False
+    """The heads' log-probabilities: one more wait in a step, or one a level with `stops_draft`"""
+    stops_draft: bool = False
+    """To be asked between levels whether it `goes_on`"""
 
     @abstractmethod
     def widest(self, signals: Signals) -> Tree:
         """All that may be drafted in this step; the root alone decodes plainly."""
 
     def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
-        """Whether to draft the next level. Asked between levels, if the policy `stops_draft`.
+        """Whether to draft the next level. Asked between levels, if it `stops_draft`.
 
         After a no the sequence is not asked again, and deeper levels are not part of its draft,
         whether or not others in the batch go on.
@@ -84,13 +94,6 @@ class TreePolicy(ABC):
     name: str
     trees: tuple[Tree, ...]
     """Every tree that may be drafted: checked against the heads before the first step"""
-    reads_root: ClassVar[bool] = False
-    """Whether signals of the root are computed. They come with the step's one copy to the host"""
-    reads_draft: ClassVar[bool] = False
-    """Whether the heads' log-probabilities are copied to the host: one more wait in a step, or
-    one a level with `stops_draft`"""
-    stops_draft: ClassVar[bool] = False
-    """Whether `goes_on` is asked"""
 
     @abstractmethod
     def begin(self, seed: int) -> Selection:

@@ -22,16 +22,20 @@ class StepChoice:
         self._signals = signals
         self.widest = selection.widest(signals).truncate(max_depth)
         """All that may be drafted"""
+        self.reads_root = selection.reads_root
+        self.reads_draft = selection.reads_draft
+        self.stops_draft = selection.stops_draft
         self._depth = self.widest.depth
 
     def goes_on(self, depth: int, log_probs: Sequence[float]) -> bool:
         """Whether this sequence wants the level behind `depth`; after a no, none.
 
         Args:
-            log_probs: of the nodes of `widest`, those of undrafted levels meaningless; or none.
+            log_probs: of the nodes of `widest`, if it `reads_draft`; those of undrafted levels
+                mean nothing.
         """
-        if self._depth <= depth:
-            return False
+        if self._depth <= depth or not self.stops_draft:
+            return self._depth > depth
         if not self._selection.goes_on(self._signals, self._draft(depth, log_probs)):
             self._depth = depth
         return self._depth > depth
@@ -51,7 +55,7 @@ class StepChoice:
     def _draft(self, depth: int, log_probs: Sequence[float]) -> DraftSignals:
         # Breadth-first ids: a tree cut to a depth is the front of the whole one.
         tree = self.widest.truncate(depth)
-        return DraftSignals(tree, tuple(log_probs[: tree.num_nodes]))
+        return DraftSignals(tree, tuple(log_probs[: tree.num_nodes]) if self.reads_draft else ())
 
 
 @lru_cache(maxsize=1024)

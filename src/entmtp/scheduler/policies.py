@@ -48,7 +48,6 @@ class RandomPolicy(TreePolicy):
     """
 
     name = "random"
-    stops_draft = True
 
     def __init__(self, trees: Sequence[Tree]) -> None:
         self.trees = tuple(trees)
@@ -59,6 +58,8 @@ class RandomPolicy(TreePolicy):
 
 class _Random(Selection):
     """Keyed by (seed, step), so that company changes nothing."""
+
+    stops_draft = True
 
     def __init__(self, trees: tuple[Tree, ...], seed: int) -> None:
         self._trees = trees
