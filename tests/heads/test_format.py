@@ -216,6 +216,8 @@ def test_static_trees_come_back_smallest_first(tmp_path: Path) -> None:
     write_static_trees(tmp_path, trees[::-1])
     assert read_static_trees(tmp_path) == trees
     assert default_tree(tmp_path) == full(4, 2)
-    (tmp_path / "trees.json").write_text('{"schema_version": 1, "trees": [{"paths": [[0, 1]]}]}')
+    (tmp_path / "trees.json").write_text(
+        '{"schema_version": 2, "heads": null, "trees": [{"paths": [[0, 1]]}]}'
+    )
     with pytest.raises(ArtefactError, match=r"trees.json is broken"):
         read_static_trees(tmp_path)

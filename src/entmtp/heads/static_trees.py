@@ -3,7 +3,8 @@
 Knows: the file. Does not know: how the trees were found, or which size is best on a machine.
 
 Mean acceptance lengths (bonus token included) are of held-out rows; the trees were picked on
-training rows. They are nested: a larger one contains the smaller.
+training rows. They are nested: a larger one contains the smaller. The file names the weights that
+it was made for, and is refused beside others.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import NamedTuple
 
 from entmtp.errors import ArtefactError, TreeError
 from entmtp.heads.base import HeadsConfig
+from entmtp.heads.fingerprint import stored_fingerprint
 from entmtp.heads.format import CONFIG_NAME, describe_heads
 from entmtp.trees import Tree, medusa_63
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "trees.json"
 DEFAULT_NUM_NODES = 16
 """The root is one of them."""
@@ -33,7 +35,7 @@ class StaticTree(NamedTuple):
 
 
 def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file for the heads in a folder, whole or not at all."""
     entries = [
         {
             "num_nodes": entry.tree.num_nodes,
@@ -43,7 +45,9 @@ def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
         for entry in trees
     ]
     lines = ",\n  ".join(json.dumps(entry) for entry in entries)
-    text = f'{{"schema_version": {SCHEMA_VERSION}, "trees": [\n  {lines}\n]}}\n'
+    made_for = json.dumps(stored_fingerprint(folder))
+    head = f'"schema_version": {SCHEMA_VERSION}, "heads": {made_for}'
+    text = f'{{{head}, "trees": [\n  {lines}\n]}}\n'
     half = Path(folder) / f".{FILE_NAME}.{os.getpid()}"
     half.write_text(text, encoding="utf-8")
     half.replace(Path(folder) / FILE_NAME)
@@ -53,7 +57,8 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
     """The trees of a heads folder, smallest first; none where the file is missing.
 
     Raises:
-        ArtefactError: the file is broken, or has a tree that the heads beside it cannot fill.
+        ArtefactError: the file is broken, was made for other heads than those beside it, or has
+            a tree that they cannot fill.
     """
     path = Path(folder) / FILE_NAME
     if not path.exists():
@@ -65,6 +70,7 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
                 f"{path} has schema version {content['schema_version']}, this program reads"
                 f" {SCHEMA_VERSION}; make it again with train-heads --trees-only"
             )
+        _check_made_for(path, content["heads"])
         trees = [
             StaticTree(Tree.from_paths(entry["paths"]), float(entry["mean_acceptance_length"]))
             for entry in content["trees"]
@@ -76,6 +82,16 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
     if (Path(folder) / CONFIG_NAME).is_file():
         _check_fit(path, [entry.tree for entry in trees], describe_heads(folder).config)
     return tuple(sorted(trees, key=lambda entry: entry.tree.num_nodes))
+
+
+def _check_made_for(path: Path, made_for: object) -> None:
+    """Refuse trees of heads that have been trained again or copied over since."""
+    found = stored_fingerprint(path.parent)
+    if made_for != found:
+        raise ArtefactError(
+            f"{path} was made for the heads {made_for}, beside it are {found}; make it again with"
+            " train-heads --trees-only, or remove it"
+        )
 
 
 def _check_fit(path: Path, trees: Sequence[Tree], config: HeadsConfig) -> None:
