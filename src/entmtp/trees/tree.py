@@ -52,6 +52,14 @@ class Tree:
                 )
         return cls(((), *sorted(nodes, key=_breadth_first)))
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: a step looks a tree up several times."""
+        return hash(self.paths)
+
     @property
     def num_nodes(self) -> int:
         """Nodes with the root: the rows of one verification."""
