@@ -283,7 +283,7 @@ def test_L17_nothing_is_left_over_from_an_error(kind: str, monkeypatch: pytest.M
     heads = random_heads(tiny(), kind)
     engine = Engine(tiny(), heads, StaticPolicy(SPARSE))
     expected = engine.generate([4, 2], params)
-    for place in ("draft", "observe"):
+    for place in ("fill", "observe"):
         with monkeypatch.context() as patch:
 
             def fail(*_: object) -> None:

@@ -110,6 +110,15 @@ def test_who_has_stopped_is_not_asked_again() -> None:
     assert [len(draft.log_probs) for draft in selection.seen] == [3, 7, 7]
 
 
+def test_who_drafts_nothing_is_asked_nothing() -> None:
+    """Not even in company of those who do."""
+    selection = Recorded(full(2, 2), last_depth=9)
+    choice = StepChoice(selection, Signals(0, 0), 0)  # the last token
+    assert not choice.goes_on(1, [0.0])
+    assert choice.choose([0.0]) == ROOT
+    assert selection.seen == []
+
+
 def test_a_part_is_found_in_the_whole() -> None:
     part = Tree.from_paths([(1,), (1, 0)])
     choice = StepChoice(Recorded(full(2, 2), 9, part), Signals(0, 0), 9)

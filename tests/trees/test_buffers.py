@@ -142,3 +142,14 @@ def test_P04_a_batch_that_switches_builds_each_tree_once(monkeypatch: pytest.Mon
         for _ in range(20):
             tree_buffers([draw.choice(trees) for _ in range(size)], CPU)
     assert len(built) == sum(tree.depth for tree in trees)
+
+
+def test_buffers_first_asked_for_in_inference_mode_serve_training_too() -> None:
+    tree = Tree.from_paths([(6,), (6, 4)])
+    with torch.inference_mode():
+        tree_buffers((tree, chain(2)), CPU)  # tables of both
+        alone = tree_buffers((tree,), CPU)
+    together = tree_buffers((tree, chain(3)), CPU)
+    for buffers in (alone, together):
+        assert not buffers.parents.is_inference()
+        assert not buffers.levels[0].slots.is_inference()

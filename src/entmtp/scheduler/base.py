@@ -82,7 +82,7 @@ class Selection(ABC):
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
         """The part of `draft.tree` to be verified: by default all of it.
 
-        Asked in each step that drafts at all.
+        Asked in each step that drafts something for this sequence.
         """
         del signals
         return draft.tree

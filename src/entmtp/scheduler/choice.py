@@ -46,6 +46,8 @@ class StepChoice:
         Raises:
             TreeError: the selection wants what was not drafted.
         """
+        if self.widest.depth == 0:  # whether or not others in the batch have a draft
+            return self.widest
         draft = self._draft(self._depth, log_probs)
         tree = self._selection.choose(self._signals, draft)
         if tree != draft.tree:

@@ -61,6 +61,7 @@ def tree_buffers(trees: Sequence[Tree], device: torch.device, min_slots: int = 1
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept may be used in any mode, whoever asked for it first
 def _repeated(tree: Tree, count: int, device: torch.device, min_slots: int) -> TreeBuffers:
     return _composed((tree,) * count, device, min_slots)
 
@@ -83,6 +84,7 @@ _BEHIND = 2**31
 
 
 @lru_cache(maxsize=1024)
+@torch.inference_mode(False)
 def _tables(tree: Tree, device: torch.device) -> _Tables:
     levels = [_level_rows(tree, depth) for depth in range(1, tree.depth + 1)]
     widest = max((len(rows[0]) for rows in levels), default=0)
