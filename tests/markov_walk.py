@@ -77,7 +77,7 @@ def walk(
     while bool((said < num_tokens).any()):
         draft_ids = drafts.ids[root]
         draw = Draw(target.logits, sampler, 1 + said)
-        slots, ids, num_accepted = acceptor(states[draft_ids], draft_ids, buffers, draw)
+        slots, ids, num_accepted, *_ = acceptor(states[draft_ids], draft_ids, buffers, draw)
         last = slots[rows, num_accepted]
         ending = torch.where(drafts.is_leaf[last], BONUS, REJECTED)
         root = ids[rows, num_accepted]
