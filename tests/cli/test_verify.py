@@ -73,7 +73,7 @@ def test_in_bfloat16_differences_are_rounding(capsys: Capture, flags: list[str])
     assert report["num_identical"] + report["num_rounding"] == 3
     assert report["num_rounding"] > 0, "choose prompts of which one meets a near-tie"
     assert 0 <= report["max_ratio"] <= report["ratio_allowed"] == 2
-    assert f"{report['num_rounding']} differ by rounding" in shown
+    assert f"{report['num_rounding']} rounding" in shown
 
 
 @pytest.mark.usefixtures("siblings_visible")

@@ -72,8 +72,8 @@ def print_verification(
             console.print(f"and {hidden} more", style="dim", highlight=False)
     console.print(
         f"{verification.num_identical} of {verification.num_prompts} prompts identical to"
-        f" {BASELINE}, {verification.num_rounding} differ by rounding,"
-        f" {verification.num_unjudged} not judged, {verification.num_faults} at fault",
+        f" {BASELINE}; differences: {verification.num_rounding} rounding,"
+        f" {verification.num_unjudged} not judged, {verification.num_faults} faults",
         style="bold green" if verification.passed else "bold red",
         highlight=False,
     )
