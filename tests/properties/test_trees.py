@@ -31,7 +31,11 @@ trees = rank_paths.map(closed).map(Tree.from_paths)
 odd_values = st.one_of(
     st.none(), st.booleans(), st.floats(), st.text(max_size=3), st.integers(-2, -1), st.just({})
 )
-odd_paths = st.one_of(odd_values, st.lists(st.one_of(ranks, odd_values), max_size=3))
+odd_paths = st.one_of(
+    odd_values,
+    st.lists(st.one_of(ranks, odd_values), max_size=3),
+    st.lists(st.integers(-1, 1), min_size=1, max_size=2),
+)
 
 
 def is_tree(paths: list[Any]) -> bool:

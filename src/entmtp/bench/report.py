@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from entmtp.bench.best_tree import TreeChoice
 from entmtp.bench.comparison import Comparison, MethodFigures
@@ -65,7 +66,7 @@ def print_verification(
                 NOTHING if token is None else str(token) for token in (one.plain_id, one.token_id)
             )
             place = str(one.num_common)
-            table.add_row(one.prompt_id, place, *ids, _number(one.ratio), one.verdict)
+            table.add_row(Text(one.prompt_id), place, *ids, _number(one.ratio), one.verdict)
         console.print(table)
         hidden = len(verification.differences) - MAX_LISTED
         if hidden > 0:
