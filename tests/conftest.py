@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
 
 from entmtp.target.embedded import EMBEDDED, fetched_embedded
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from entmtp.target.model import TargetModel
 
 SMOLLM2 = "smollm2-135m"
+
+# The same examples on every machine; with ENTMTP_FUZZ=1 new ones every time.
+settings.register_profile(
+    "entmtp", derandomize="ENTMTP_FUZZ" not in os.environ, deadline=None, database=None
+)
+settings.load_profile("entmtp")
 
 # One thread: sums in one order whatever the machine, and nothing else on it is disturbed.
 torch.set_num_threads(1)

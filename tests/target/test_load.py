@@ -142,6 +142,19 @@ def test_truncated_gguf(tmp_path: Path) -> None:
     assert "as a GGUF model" in refusal(path)
 
 
+def test_a_number_of_layers_that_no_model_has(tmp_path: Path, folder: Path) -> None:
+    """They would be built until the memory is full."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    name = b"llama.block_count"
+    raw = path.read_bytes()
+    at = raw.index(name) + len(name) + 4  # behind the type of the value
+    path.write_bytes(raw[:at] + b"\xff\xff\xff\x7f" + raw[at + 4 :])
+    assert "asks for 2147483647 layers" in refusal(path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    assert "asks for 1000000000 layers" in refusal(folder)
+
+
 def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from entmtp.bench.best_tree import TreeChoice
 from entmtp.bench.comparison import Comparison, MethodFigures
 from entmtp.bench.identity import Difference
 from entmtp.bench.methods import BASELINE
 from entmtp.bench.rounding import MAX_RATIO
+from entmtp.bench.verification import Verification
 
 NOTHING = "-"
 HEADINGS = (
@@ -51,6 +53,32 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     for one in comparison.faults[:MAX_LISTED]:
         console.print(describe_difference(one), style="bold red", highlight=False, markup=False)
+
+
+def print_verification(
+    verification: Verification, comparison: Comparison, console: Console
+) -> None:
+    """Where the outputs part, the gravest first, and the count of all."""
+    if verification.differences:
+        headings = ("prompt", "token", BASELINE, verification.method, "ratio", "verdict")
+        table = _table(_title(comparison), headings)
+        for one in verification.differences[:MAX_LISTED]:
+            ids = (
+                NOTHING if token is None else str(token) for token in (one.plain_id, one.token_id)
+            )
+            place = str(one.num_common)
+            table.add_row(Text(one.prompt_id), place, *ids, _number(one.ratio), one.verdict)
+        console.print(table)
+        hidden = len(verification.differences) - MAX_LISTED
+        if hidden > 0:
+            console.print(f"and {hidden} more", style="dim", highlight=False)
+    console.print(
+        f"{verification.num_identical} of {verification.num_prompts} prompts identical to"
+        f" {BASELINE}; differences: {verification.num_rounding} rounding,"
+        f" {verification.num_unjudged} not judged, {verification.num_faults} faults",
+        style="bold green" if verification.passed else "bold red",
+        highlight=False,
+    )
 
 
 def print_choice(name: str, choice: TreeChoice, console: Console) -> None:

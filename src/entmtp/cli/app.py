@@ -1,6 +1,7 @@
 """`entmtp`: finds the verb, runs it, and turns what goes wrong into a line and an exit code.
 
-Exit codes: 0 fine · 2 wrong use or bad input · 130 interrupted · 143 terminated.
+Exit codes: 0 fine · 1 output that should be identical was not · 2 wrong use or bad input · 130
+interrupted · 143 terminated.
 
 A verb is a file in this folder and a line in `VERBS`. The file holds either a function `run`, whose
 parameters are the flags and whose docstring is the help, or a `typer.Typer` called `app` for a verb
@@ -26,6 +27,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "demo": ("demo", "The main job: plain, Medusa and Hydra side by side on real prompts."),
         "generate": ("generate", "One answer, as it comes."),
         "chat": ("chat", "A conversation in the terminal."),
+        "verify": ("verify", "Is speculative output your model's own? Every token is compared."),
         "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
         "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
         "tree": ("tree", "Look at draft trees."),

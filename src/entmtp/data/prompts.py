@@ -130,7 +130,12 @@ def _parse_line(line: bytes, default_id: str) -> Prompt:
     messages, later_turns = _messages(row)
     prompt_id = next((row[key] for key in _ID_KEYS if row.get(key) is not None), default_id)
     kind = next((row[key] for key in _KIND_KEYS if row.get(key) is not None), "")
-    return Prompt(str(prompt_id), str(kind), messages, later_turns)
+    return Prompt(_label(prompt_id), _label(kind), messages, later_turns)
+
+
+def _label(value: Any) -> str:
+    """One line that can be printed, whatever the file has for a name."""
+    return " ".join("".join(char if char.isprintable() else " " for char in str(value)).split())
 
 
 def _messages(row: Mapping[str, Any]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
@@ -154,7 +159,7 @@ def _conversation(items: list[Any], key: str) -> tuple[Message, ...]:
         if not isinstance(item, dict):
             raise ValueError(f"{where}: expected a JSON object, got {_kind_of(item)}")
         role = item.get("role", item.get("from"))
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise ValueError(f"{where}: unknown role {role!r}; expected one of {', '.join(_ROLES)}")
         messages.append(Message(_ROLES[role], _text(item.get("content", item.get("value")), where)))
     while messages and messages[-1].role != "user":

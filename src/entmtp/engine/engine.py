@@ -18,11 +18,12 @@ from entmtp.decode import Acceptor, ExactAcceptor, Sampling, TypicalAcceptor
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
 from entmtp.engine.params import GenerationParams
+from entmtp.engine.policy import check_policy, drafts
 from entmtp.engine.prompt import Prompt, prompt_ids
 from entmtp.engine.sequence import Sequence
 from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
-from entmtp.heads import DraftHeads, check_tree
+from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
 
@@ -60,15 +61,10 @@ class Engine:
         """
         self.target = target
         self.policy = policy or PlainPolicy()
-        is_speculative = any(tree.depth for tree in self.policy.trees)
-        if is_speculative and heads is None:
-            raise BadInput(f"policy {self.policy.name} needs draft heads; pass heads or use plain")
+        check_policy(self.policy, heads)
         if acceptance not in ("exact", "typical"):
             raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
-        self.heads = heads if is_speculative else None
-        if self.heads is not None:
-            for tree in self.policy.trees:
-                check_tree(self.heads, tree)
+        self.heads = heads if drafts(self.policy) else None
         self.acceptance = acceptance
         self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
         self._max_batch_size = max_batch_size
@@ -108,17 +104,26 @@ class Engine:
         """
         return prompt_ids(self.target, prompt)
 
-    def add(self, prompt: Prompt, params: GenerationParams | None = None) -> int:
+    def add(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None = None,
+        policy: TreePolicy | None = None,
+    ) -> int:
         """Queue a request; its id. Nothing is computed before the next `step`.
 
+        A `policy` of its own picks the request's trees in the place of the engine's.
+
         Raises:
-            BadInput: as `encode`; or stop strings without a tokenizer.
+            BadInput: as `encode`; stop strings without a tokenizer; drafts without heads.
+            TreeError: the policy has a tree that the heads cannot fill.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
+        sequence = self._prepare(prompt, params or GenerationParams(), policy or self.policy)
         self._queue(sequence)
         return sequence.request_id
 
-    def _prepare(self, prompt: Prompt, params: GenerationParams) -> Sequence:
+    def _prepare(self, prompt: Prompt, params: GenerationParams, policy: TreePolicy) -> Sequence:
+        check_policy(policy, self.heads)
         ids = self.encode(prompt)
         if params.stop and self.target.tokenizer is None:
             raise BadInput("stop strings need a tokenizer; give stop_token_ids instead")
@@ -130,7 +135,7 @@ class Engine:
             max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
             eos_ids=self.target.eos_ids,
             tokenizer=self.target.tokenizer,
-            selection=self.policy.begin(params.sampling.seed),
+            selection=policy.begin(params.sampling.seed),
         )
 
     def _queue(self, sequence: Sequence) -> None:
@@ -175,7 +180,7 @@ class Engine:
 
         Raises what `add` raises; the request itself waits until its first event is asked for.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
+        sequence = self._prepare(prompt, params or GenerationParams(), self.policy)
 
         def events() -> Iterator[Event]:
             self._queue(sequence)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
-from entmtp.target.gguf_file import LOAD_ERRORS, first_line, quiet, read_gguf
+from entmtp.target.gguf_file import LOAD_ERRORS, check_num_layers, first_line, quiet, read_gguf
 from entmtp.target.model import TargetModel
 from entmtp.target.selfcheck import self_check as run_self_check
 
@@ -31,6 +31,7 @@ EXPECTED = (
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HEADS_FILES = ("heads.json", "heads.safetensors", "medusa_lm_head.*", "hydra_lm_head.*")
 _WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
+_NUM_LAYERS_KEYS = {"num_hidden_layers", "num_layers", "n_layer", "n_layers"}
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.tiktoken", "spiece.model")
 _log = logging.getLogger(__name__)
 
@@ -108,6 +109,8 @@ def _check_folder(folder: Path) -> None:
     if (folder / "config.json").is_file():
         if not has_weights:
             raise BadInput(f"{folder} has no weights (model.safetensors or its shards)")
+        for key in _NUM_LAYERS_KEYS & set(config := _read_config(folder)):
+            check_num_layers(config[key], folder / "config.json")
         return
     if ggufs := sorted(folder.glob("*.gguf")):
         raise BadInput(f"{folder} holds GGUF files; pass the file itself, e.g. {ggufs[0]}")
@@ -122,11 +125,16 @@ def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
 
 def _names_heads(folder: Path) -> bool:
     """Whether the configuration is the one that the Medusa and Hydra papers' code writes."""
+    return bool({"medusa_num_heads", "hydra_num_heads"} & set(_read_config(folder)))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """What `config.json` says; nothing where it is missing or broken."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and bool({"medusa_num_heads", "hydra_num_heads"} & set(config))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _read_hub(spec: str, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -176,7 +184,10 @@ def _read_tokenizer(where: str) -> Any:
         return None
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            tokenizer: Any = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            # Some wrong values are only met in use.
+            tokenizer.decode(tokenizer("a")["input_ids"])
+            return tokenizer
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot load the tokenizer of {where}: {first_line(error)}") from error
 

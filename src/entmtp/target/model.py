@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
+_LONGEST_CONTEXT = 2**31
+"""No model has such a context: a configuration that says so is broken."""
 
 
 class TargetModel:
@@ -186,7 +188,13 @@ def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
         ids = getattr(model.config.get_text_config(), "eos_token_id", None)
     if ids is None:
         return ()
-    return (ids,) if isinstance(ids, int) else tuple(ids)
+    listed = ids if isinstance(ids, (list, tuple)) else [ids]
+    if not all(type(each) is int for each in listed):
+        raise ModelRefused(
+            f"the model's eos_token_id is {ids!r}; expected an id or a list of ids: put its"
+            " generation_config.json or config.json right"
+        )
+    return tuple(listed)
 
 
 def _context_length(config: PreTrainedConfig) -> int:
@@ -195,6 +203,11 @@ def _context_length(config: PreTrainedConfig) -> int:
         raise ModelRefused(
             f"{config.model_type} has no max_position_embeddings: it seems to place tokens by their"
             " order in the cache, and a tree's nodes lie there in another; use another model"
+        )
+    if not 0 < int(length) < _LONGEST_CONTEXT:
+        raise ModelRefused(
+            f"max_position_embeddings is {length}; expected the length of the context in tokens:"
+            " put the model's config.json right"
         )
     return int(length)
 
@@ -208,7 +221,7 @@ def refuse_unknown_state(model: PreTrainedModel) -> None:
     window = getattr(config, "sliding_window", None)
     context = getattr(config, "max_position_embeddings", None)
     odd = _layer_kinds(config) - {"full_attention"}
-    if window and context and window >= context:
+    if isinstance(window, int) and isinstance(context, int) and window >= context > 0:
         odd.discard("sliding_attention")
     if odd:
         size = f" (window {window}, context {context})" if "sliding_attention" in odd else ""

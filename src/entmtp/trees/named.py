@@ -63,7 +63,7 @@ def read_tree(file: FilePath) -> Tree:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise TreeError(f"cannot read tree file {file}: {error}") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise TreeError(
             f"{file} is not JSON ({error}); expected a list such as [[0], [0, 0], [1]]"
         ) from error
