@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entmtp.decode import Sampling, make_sampler
-from entmtp.decode.sampling import make_warper
+from entmtp.decode import Sampler, Sampling
+from entmtp.decode.filters import make_warper
 from entmtp.errors import BadInput
-from reference import processed
+from reference import filtered
 
 CPU = torch.device("cpu")
 FILTERS = [
@@ -27,27 +27,35 @@ FILTERS = [
     (10, 0.5),
     (20, 0.9),
 ]
+LEAST = [0.0, 0.03, 0.5, 1.0]
 
 
 def logits(rows: int, vocab_size: int = 50, seed: int = 0) -> torch.Tensor:
     return 3 * torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed))
 
 
+def warped(rows: list[Sampling], scores: torch.Tensor) -> torch.Tensor:  # [B, V] -> [B, V]
+    return make_warper(rows, CPU)(scores[:, None])[:, 0]
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
-def test_filters_are_those_of_transformers(top_k: int, top_p: float, temperature: float) -> None:
-    sampling, scores = Sampling(temperature, top_k, top_p), logits(20)
-    expected = processed(torch.zeros(20, 1), scores.clone(), sampling)
-    assert torch.equal(make_warper([sampling] * 20, CPU)(scores), expected)
+@pytest.mark.parametrize("min_p", LEAST)
+def test_filters_are_those_of_transformers(
+    top_k: int, top_p: float, min_p: float, temperature: float
+) -> None:
+    sampling, scores = Sampling(temperature, top_k, top_p, min_p=min_p), logits(20)
+    expected = filtered(torch.zeros(20, 1), scores.clone(), sampling)
+    assert torch.equal(warped([sampling] * 20, scores), expected)
 
 
 def test_rows_with_different_filters() -> None:
-    rows = [Sampling(0.5 + 0.2 * i, *each) for i, each in enumerate(FILTERS)]
+    rows = [Sampling(0.5 + 0.2 * i, *each, min_p=LEAST[i % 4]) for i, each in enumerate(FILTERS)]
     scores = logits(len(rows))
-    warped = make_warper(rows, CPU)(scores)
+    kept = warped(rows, scores)
     for i, sampling in enumerate(rows):
-        own = processed(torch.zeros(1, 1), scores[i : i + 1].clone(), sampling)
-        assert torch.equal(warped[i : i + 1], own)
+        own = filtered(torch.zeros(1, 1), scores[i : i + 1].clone(), sampling)
+        assert torch.equal(kept[i : i + 1], own)
 
 
 some_samplings = st.builds(
@@ -56,6 +64,7 @@ some_samplings = st.builds(
     st.sampled_from([0, 1, 2, 7, 99]),
     st.sampled_from([1.0, 0.9, 0.5, 0.1]),
     st.integers(0, 2**63 - 1),
+    st.sampled_from([0.0, 0.2, 1.0]),
 )
 
 
@@ -66,47 +75,51 @@ def test_rows_do_not_know_their_neighbours(rows: list[Sampling], seed: int, ties
     if ties:
         scores = scores.round()
     positions = torch.arange(len(rows)) * 7
-    together = make_sampler(rows, CPU)(scores, positions)
+    together = Sampler(rows, CPU)(scores, positions)
     for i, sampling in enumerate(rows):
-        alone = make_sampler([sampling], CPU)(scores[i : i + 1], positions[i : i + 1])
+        alone = Sampler([sampling], CPU)(scores[i : i + 1], positions[i : i + 1])
         assert together[i] == alone[0]
 
 
 def test_ties_stay_in_the_order_of_ids() -> None:
     scores = torch.zeros(1, 1000)
     scores[0, [500, 17, 3, 999]] = 5.0
-    for top_k, kept in ((1, {3}), (2, {3, 17}), (3, {3, 17, 500}), (4, {3, 17, 500, 999})):
-        warped = make_warper([Sampling(1.0, top_k=top_k)], CPU)(scores)
-        assert set(warped[0].isfinite().nonzero()[:, 0].tolist()) == kept
+    for top_k, ids in ((1, {3}), (2, {3, 17}), (3, {3, 17, 500}), (4, {3, 17, 500, 999})):
+        kept = warped([Sampling(1.0, top_k=top_k)], scores)
+        assert set(kept[0].isfinite().nonzero()[:, 0].tolist()) == ids
     # Four of 0.25 each, to speak of: two reach 0.4.
     scores[0, :] = -30.0
     scores[0, [500, 17, 3, 999]] = 5.0
-    warped = make_warper([Sampling(1.0, top_p=0.4)], CPU)(scores)
-    assert set(warped[0].isfinite().nonzero()[:, 0].tolist()) == {3, 17}
-    greedy = make_sampler([Sampling()], CPU)
+    kept = warped([Sampling(1.0, top_p=0.4)], scores)
+    assert set(kept[0].isfinite().nonzero()[:, 0].tolist()) == {3, 17}
+    greedy = Sampler([Sampling()], CPU)
     assert int(greedy(scores, torch.tensor([0]))) == 3
 
 
 def test_one_token_is_always_left() -> None:
     scores = torch.full((1, 10), -inf)
     scores[0, 4] = 0.0
-    for sampling in (Sampling(1.0, top_p=1e-9), Sampling(0.1, top_k=3), Sampling(5.0, 0, 0.5)):
+    for sampling in (
+        Sampling(1.0, top_p=1e-9),
+        Sampling(0.1, top_k=3),
+        Sampling(5.0, 0, 0.5, min_p=1),
+    ):
         for position in range(50):
-            draw = make_sampler([sampling], CPU)(scores, torch.tensor([position]))
+            draw = Sampler([sampling.seeded()], CPU)(scores, torch.tensor([position]))
             assert int(draw) == 4
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-30, 1e-300, 5e-324])
 def test_almost_no_temperature_is_greedy(temperature: float) -> None:
     scores = logits(20)
-    draw = make_sampler([Sampling(temperature, seed=3)] * 20, CPU)
+    draw = Sampler([Sampling(temperature, seed=3)] * 20, CPU)
     assert torch.equal(draw(scores, torch.arange(20)), scores.argmax(-1))
 
 
 def test_a_great_temperature_is_a_die() -> None:
     scores = logits(1).expand(4000, -1)
     rows = [Sampling(1e9, seed=seed) for seed in range(4000)]
-    draws = make_sampler(rows, CPU)(scores, torch.zeros(4000, dtype=torch.long))
+    draws = Sampler(rows, CPU)(scores, torch.zeros(4000, dtype=torch.long))
     assert int(torch.bincount(draws, minlength=50).min()) > 40
 
 

@@ -94,17 +94,17 @@ def test_L05_another_right_rule_is_not() -> None:
 
 def at_temperature_one(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Verification that forgets the temperature."""
-    return lambda logits, positions: sampler(logits * rows[0].temperature, positions)
+    return lambda logits, positions, past: sampler(logits * rows[0].temperature, positions)
 
 
 def with_the_same_noise(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Noise that does not know the position."""
-    return lambda logits, positions: sampler(logits, torch.zeros_like(positions))
+    return lambda logits, positions, past: sampler(logits, torch.zeros_like(positions))
 
 
 def with_the_noise_of_the_step(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Noise that knows only whether a token is even or odd."""
-    return lambda logits, positions: sampler(logits, positions % 2)
+    return lambda logits, positions, past: sampler(logits, positions % 2)
 
 
 @pytest.mark.parametrize(

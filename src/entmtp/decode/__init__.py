@@ -1,7 +1,10 @@
 """One step as stateless maths: sampling, noise, acceptance. Knows no text and no sequences."""
 
 from entmtp.decode.accept import Acceptance, Acceptor, Draw, ExactAcceptor, TypicalAcceptor
-from entmtp.decode.sampling import Sampler, Sampling, make_sampler
+from entmtp.decode.history import History, Past, Record
+from entmtp.decode.logprobs import TokenLogprob, logprobs_of
+from entmtp.decode.sampler import Sampler
+from entmtp.decode.sampling import Sampling
 from entmtp.decode.step import verify
 
 __all__ = [
@@ -9,9 +12,13 @@ __all__ = [
     "Acceptor",
     "Draw",
     "ExactAcceptor",
+    "History",
+    "Past",
+    "Record",
     "Sampler",
     "Sampling",
+    "TokenLogprob",
     "TypicalAcceptor",
-    "make_sampler",
+    "logprobs_of",
     "verify",
 ]

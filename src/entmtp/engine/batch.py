@@ -16,14 +16,45 @@ from typing import Any, NamedTuple
 
 import torch
 
-from entmtp.decode import Acceptor, Draw, Sampling, make_sampler, verify
+from entmtp.decode import (
+    Acceptance,
+    Acceptor,
+    Draw,
+    History,
+    Past,
+    Record,
+    Sampler,
+    Sampling,
+    TokenLogprob,
+    logprobs_of,
+    verify,
+)
 from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
-MakeAcceptor = Callable[[Sequence[Sampling], torch.device], Acceptor]
+
+class Choosing(NamedTuple):
+    """How a running sequence's tokens are chosen, and what is told of them."""
+
+    sampling: Sampling
+    num_logprobs: int | None = None
+
+
+class _Row(NamedTuple):
+    """A running sequence, as far as the choice of its tokens goes."""
+
+    choosing: Choosing
+    record: Record
+
+
+class FirstToken(NamedTuple):
+    """What the prompt is followed by."""
+
+    token_id: int
+    logprobs: tuple[TokenLogprob, ...] | None
 
 
 class StepOutput(NamedTuple):
@@ -32,6 +63,8 @@ class StepOutput(NamedTuple):
     token_ids: list[list[int]]
     """Of each sequence: its accepted drafts and the bonus token"""
     seconds: StepSeconds
+    logprobs: Sequence[tuple[TokenLogprob, ...] | None]
+    """Of each sequence's `token_ids`; None where they were not asked for"""
 
 
 class Batch:
@@ -41,21 +74,21 @@ class Batch:
         self,
         target: TargetModel,
         heads: DraftHeads | None,
-        make_acceptor: MakeAcceptor,
+        acceptor: Acceptor,
         min_rows: int,
     ) -> None:
         self._target = target
         self._heads = heads
-        self._make_acceptor = make_acceptor
+        self._acceptor = acceptor
         self._min_rows = min_rows
         self._cache: KVCache | None = None
         self._heads_cache: KVCache | None = None
-        self._sampling: list[Sampling] = []
+        self._rows: list[_Row] = []
         self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
 
     @property
     def size(self) -> int:
-        return len(self._sampling)
+        return len(self._rows)
 
     @property
     def lengths(self) -> list[int]:
@@ -67,7 +100,7 @@ class Batch:
         caches = (self._cache, self._heads_cache)
         return sum(cache.num_bytes for cache in caches if cache is not None)
 
-    def join(self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int) -> int:
+    def join(self, prompt_ids: Sequence[int], choosing: Choosing, capacity: int) -> FirstToken:
         """Prefill a sequence into the next row; its first token.
 
         Args:
@@ -79,14 +112,30 @@ class Batch:
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
                 context = self._heads.observe(hidden, heads_view, [hidden.shape[1]])[0]
-        sampler = make_sampler([sampling], self._target.device)
-        position = torch.tensor([len(prompt_ids)], device=self._target.device)
-        token = int(sampler(self._target.logits(hidden[:, -1]), position))
-        self._sampling.append(sampling)
+        joined = _Row(choosing, Record.of(prompt_ids))
+        first = self._first_token(joined, self._target.logits(hidden[:, -1]))
+        self._rows.append(joined)
         if self._heads is not None:
             self._context.append(context)
         self._regroup()
-        return token
+        return first
+
+    def _first_token(self, row: _Row, logits: torch.Tensor) -> FirstToken:  # [1, V]
+        device, most = self._target.device, row.choosing.num_logprobs
+        sampler = Sampler([row.choosing.sampling], device)
+        position = torch.tensor([row.record.num_prompt], device=device)
+        token = sampler(logits, position, Past(self._history(sampler, [row]), ()))
+        token_id = int(token)
+        row.record.ids.append(token_id)
+        if most is None:
+            return FirstToken(token_id, None)
+        told = logprobs_of(logits[:, None], token[:, None], most).rows([[token_id]], [most])
+        return FirstToken(token_id, told[0])
+
+    def _history(self, sampler: Sampler, rows: Sequence[_Row]) -> History | None:
+        if not sampler.looks_back:
+            return None
+        return History.of([row.record for row in rows], self._target.device)
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
@@ -96,7 +145,7 @@ class Batch:
                 if row != last:
                     cache.copy_row(last, row)
                 cache.truncate(last, 0)
-        _close_gap(self._sampling, row)
+        _close_gap(self._rows, row)
         _close_gap(self._context, row)
         if self.size:
             self._regroup()
@@ -106,7 +155,7 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._sampling, self._context = [], []
+        self._rows, self._context = [], []
 
     def step(self, trees: Sequence[Tree], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
@@ -123,7 +172,8 @@ class Batch:
         verified = perf_counter()
         logits = _Timed(self._target.logits)
         first = torch.tensor(cache.lengths, device=device) + 1
-        draw = Draw(logits, self._sampler, first)
+        history = self._history(self._sampler, self._rows)
+        draw = Draw(logits, self._sampler, first, history, self._num_logprobs)
         acceptance = self._acceptor(hidden, draft_ids, buffers, draw)
         counts = acceptance.num_accepted + 1
         # The step's only copy to the host.
@@ -138,7 +188,18 @@ class Batch:
             verify=verified - drafted + logits.seconds,
             host=prepared - started + kept - verified - logits.seconds,
         )
-        return StepOutput([row[1 : 1 + row[0]] for row in host], seconds)
+        said = [row[1 : 1 + row[0]] for row in host]
+        for row, token_ids in zip(self._rows, said, strict=True):
+            row.record.ids.extend(token_ids)
+        return StepOutput(said, seconds, self._logprobs(acceptance, said))
+
+    def _logprobs(
+        self, acceptance: Acceptance, said: Sequence[Sequence[int]]
+    ) -> Sequence[tuple[TokenLogprob, ...] | None]:
+        if acceptance.logprobs is None:
+            return [None] * self.size
+        wanted = [row.choosing.num_logprobs for row in self._rows]
+        return acceptance.logprobs.rows(said, wanted)
 
     def _draft(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> torch.Tensor:
         """Draft ids `[B, T]`; slots that no level fills carry the root's id, as padding."""
@@ -173,8 +234,10 @@ class Batch:
 
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""
-        self._sampler = make_sampler(self._sampling, self._target.device)
-        self._acceptor = self._make_acceptor(self._sampling, self._target.device)
+        asked = [row.choosing for row in self._rows]
+        self._sampler = Sampler([one.sampling for one in asked], self._target.device)
+        wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
+        self._num_logprobs = max(wanted, default=None)
 
 
 def _close_gap(items: list[Any], row: int) -> None:

@@ -14,20 +14,19 @@ from time import perf_counter
 
 import torch
 
-from entmtp.decode import Acceptor, ExactAcceptor, Sampling, TypicalAcceptor
+from entmtp.decode import ExactAcceptor, TypicalAcceptor
+from entmtp.decode.checks import check_count
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
-from entmtp.engine.params import GenerationParams
+from entmtp.engine.params import MAX_SAMPLES, GenerationParams
 from entmtp.engine.prompt import Prompt, prompt_ids
+from entmtp.engine.request import resolve
 from entmtp.engine.sequence import Sequence
 from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
-
-FIRST_CAPACITY = 512
-"""Cache rows made ready for an answer of unknown length."""
 
 
 class Engine:
@@ -70,7 +69,9 @@ class Engine:
             for tree in self.policy.trees:
                 check_tree(self.heads, tree)
         self.acceptance = acceptance
-        self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
+        exact = ExactAcceptor(early_exit=target.device.type == "cpu")
+        acceptor = exact if acceptance == "exact" else TypicalAcceptor()
+        self._batch = Batch(target, self.heads, acceptor, min_rows)
         self._max_batch_size = max_batch_size
         self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         self._waiting: deque[Sequence] = deque()
@@ -112,30 +113,31 @@ class Engine:
         """Queue a request; its id. Nothing is computed before the next `step`.
 
         Raises:
-            BadInput: as `encode`; or stop strings without a tokenizer.
+            BadInput: as `encode`; or something is asked for that this model has not.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
-        self._queue(sequence)
-        return sequence.request_id
+        return self._queue(self._prepare(prompt, params))
 
-    def _prepare(self, prompt: Prompt, params: GenerationParams) -> Sequence:
-        ids = self.encode(prompt)
-        if params.stop and self.target.tokenizer is None:
-            raise BadInput("stop strings need a tokenizer; give stop_token_ids instead")
-        room = self.target.max_length - len(ids)
-        return Sequence(
-            next(self._request_ids),
-            ids,
-            params,
-            max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
-            eos_ids=self.target.eos_ids,
-            tokenizer=self.target.tokenizer,
-            select=self.policy.begin(params.sampling.seed),
-        )
+    def add_samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[int]:
+        """Queue `n` answers to one prompt, one id each.
 
-    def _queue(self, sequence: Sequence) -> None:
+        They share a seed and are drawn by (seed, index): the first is what the seed gives alone.
+        """
+        return [self._queue(sequence) for sequence in self._samples(prompt, params, n)]
+
+    def _samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[Sequence]:
+        check_count("n", n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
+        params = (params or GenerationParams()).seeded()
+        return [self._prepare(prompt, params, index) for index in range(n)]
+
+    def _prepare(self, prompt: Prompt, params: GenerationParams | None, index: int = 0) -> Sequence:
+        request = resolve(self.target, self.encode(prompt), params or GenerationParams(), index)
+        select = self.policy.begin(request.sample_seed)
+        return Sequence(next(self._request_ids), request, self.target.tokenizer, select)
+
+    def _queue(self, sequence: Sequence) -> int:
         self._waiting.append(sequence)
         self._inbox[sequence.request_id] = deque()
+        return sequence.request_id
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -175,11 +177,10 @@ class Engine:
 
         Raises what `add` raises; the request itself waits until its first event is asked for.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
+        sequence = self._prepare(prompt, params)
 
         def events() -> Iterator[Event]:
-            self._queue(sequence)
-            yield from self.events(sequence.request_id)
+            yield from self.events(self._queue(sequence))
 
         return events()
 
@@ -191,10 +192,17 @@ class Engine:
         self, prompts: Ids[Prompt], params: GenerationParams | None = None
     ) -> list[Result]:
         """Generate an answer to each prompt, up to `max_batch_size` of them at a time."""
-        request_ids: list[int] = []
+        return self._run([self._prepare(prompt, params) for prompt in prompts])
+
+    def generate_samples(
+        self, prompt: Prompt, params: GenerationParams | None, n: int
+    ) -> list[Result]:
+        """Generate `n` answers to one prompt; see `add_samples`."""
+        return self._run(self._samples(prompt, params, n))
+
+    def _run(self, sequences: Ids[Sequence]) -> list[Result]:
+        request_ids = [self._queue(sequence) for sequence in sequences]
         try:
-            for prompt in prompts:
-                request_ids.append(self.add(prompt, params))
             return [self._result(request_id) for request_id in request_ids]
         finally:
             for request_id in request_ids:
@@ -242,19 +250,20 @@ class Engine:
         self._sweep()
 
     def _begin(self, sequence: Sequence) -> None:
-        expected = min(sequence.max_tokens, FIRST_CAPACITY)
-        capacity = len(sequence.prompt_ids) + expected + self._most_nodes
+        request = sequence.request
+        capacity = request.num_expected_rows + self._most_nodes
         with sequence.timed_prefill():
-            token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
+            first = self._batch.join(request.prompt_ids, request.choosing, capacity)
         self._running.append(sequence)
-        self._tell(sequence.take([token]))
+        self._tell(sequence.take([first.token_id], first.logprobs))
 
     def _decode_step(self) -> None:
         started = perf_counter()
         trees = [sequence.next_tree() for sequence in self._running]
         output = self._batch.step(trees, [sequence.root for sequence in self._running])
-        for sequence, tree, token_ids in zip(self._running, trees, output.token_ids, strict=True):
-            self._tell(sequence.take(token_ids, tree.num_draft_tokens))
+        said = zip(self._running, trees, output.token_ids, output.logprobs, strict=True)
+        for sequence, tree, token_ids, logprobs in said:
+            self._tell(sequence.take(token_ids, logprobs, tree.num_draft_tokens))
         self._count_time(perf_counter() - started, output.seconds)
         self._sweep()
 
@@ -288,8 +297,3 @@ class Engine:
         self._running.clear()
         self._waiting.clear()
         self._batch.clear()
-
-    def _make_acceptor(self, rows: Ids[Sampling], device: torch.device) -> Acceptor:
-        if self.acceptance == "typical":
-            return TypicalAcceptor(torch.tensor([row.temperature for row in rows], device=device))
-        return ExactAcceptor(early_exit=device.type == "cpu")
