@@ -18,6 +18,7 @@ from entmtp.trees import Tree, TreeBuffers, tree_buffers
 from fixtures import markov
 
 ROW = torch.tensor([0.5, 0.3, 0.15, 0.05])
+EIGHT_ROW = torch.tensor([0.31, 0.23, 0.16, 0.11, 0.08, 0.06, 0.03, 0.02])
 ACCEPTED, REJECTED, BONUS = range(3)
 """How a token came about: drafted; drawn where no child had it; drawn behind a leaf."""
 

@@ -64,9 +64,7 @@ def test_json_has_the_promised_fields(capsys: Capture, model_folder: Path) -> No
         (["--show-drafts"], "hydra-static"),
     ],
 )
-@pytest.mark.parametrize(
-    "sampling", [[], ["--temperature", "1.1", "--top-k", "50", "--seed", "3"]]
-)
+@pytest.mark.parametrize("sampling", [[], ["--temperature", "1.1", "--top-k", "50", "--seed", "3"]])
 def test_drafts_change_nothing_but_the_method(
     flags: list[str],
     method: str,

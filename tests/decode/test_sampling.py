@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf, nan
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from entmtp.decode import Sampler, Sampling
 from entmtp.decode.filters import make_warper
+from entmtp.decode.noise import sample_seed
 from entmtp.errors import BadInput
 from reference import filtered
 
@@ -135,8 +137,58 @@ def test_a_great_temperature_is_a_die() -> None:
         ({"top_p": nan}, "top_p is nan"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**70}, "seed is"),
+        ({"seed": 1.0}, "seed is 1.0"),
+        ({"temperature": "0.5"}, "temperature is '0.5'"),
+        ({"temperature": True}, "temperature is True"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"min_p": -0.1}, "min_p is -0.1"),
+        ({"min_p": nan}, "min_p is nan"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"repetition_penalty": inf}, "repetition_penalty is inf"),
+        ({"presence_penalty": 10}, "presence_penalty is 10"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty is -2.1"),
+        ({"frequency_penalty": None}, "frequency_penalty is None"),
+        ({"logit_bias": ((3, nan),)}, "logit_bias of token id 3 is nan"),
+        ({"logit_bias": ((3, 101),)}, "logit_bias of token id 3 is 101"),
+        ({"logit_bias": ((-1, 1.0),)}, "a token id in logit_bias is -1"),
+        ({"logit_bias": (("3", 1.0),)}, "a token id in logit_bias is '3'"),
+        ({"logit_bias": ((3, 1.0), (3, 2.0))}, "logit_bias names a token id twice"),
+        ({"banned_ids": ((),)}, "banned_ids holds an empty sequence"),
+        ({"banned_ids": ((1, -4),)}, "a token id in banned_ids is -4"),
+        ({"delays": ((1, -4),)}, "delay of token id 1 is -4"),
+        ({"delays": ((0.5, 4),)}, "a token id in delays is 0.5"),
     ],
 )
 def test_values_out_of_range_are_named(arguments: dict[str, float], named: str) -> None:
-    with pytest.raises(BadInput, match=named):
+    with pytest.raises(BadInput, match=re.escape(named)) as caught:
         Sampling(**arguments)  # type: ignore[arg-type]
+    assert "; give" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_outside_of_the_vocabulary_are_named() -> None:
+    for sampling in (
+        Sampling(logit_bias=((8, 1.0),)),
+        Sampling(banned_ids=((1, 8),)),
+        Sampling(delays=((8, 1),)),
+    ):
+        sampling.check_vocabulary(9)
+        with pytest.raises(BadInput, match="is 8; give token ids from 0 to 7"):
+            sampling.check_vocabulary(8)
+
+
+def test_a_seed_is_drawn_where_there_is_none() -> None:
+    seeds = {Sampling(1.0).seeded().seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(seed is not None and 0 <= seed < 2**53 for seed in seeds)
+    assert Sampling(1.0, seed=7).seeded().seed == 7
+    assert Sampling().seeded().seed == 0  # nothing is drawn
+
+
+def test_samples_of_a_request_have_seeds_of_their_own() -> None:
+    assert [sample_seed(seed, 0) for seed in (0, 5, 2**63 - 1)] == [0, 5, 2**63 - 1]
+    seeds = {sample_seed(seed, index) for seed in range(50) for index in range(50)}
+    assert len(seeds) == 50 * 50
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # For ever: a seed of old must give the same set.
+    assert sample_seed(42, 3) == 3069497704473277141

@@ -19,6 +19,7 @@ from fixtures import markov
 from markov_walk import (
     ACCEPTED,
     BONUS,
+    EIGHT_ROW,
     REJECTED,
     ROW,
     best_first,
@@ -134,9 +135,6 @@ def test_L05_through_the_engine() -> None:
     assert joint_tv(pairs, ROW.double()) < LIMIT
 
 
-EIGHT = torch.tensor([0.31, 0.23, 0.16, 0.11, 0.08, 0.06, 0.03, 0.02])
-
-
 @pytest.mark.parametrize(
     ("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (0, 0.6, 2), (4, 0.6, 2), (0, 0.9, 4)]
 )
@@ -144,10 +142,10 @@ def test_L06_filters_and_temperature_are_those_of_plain_decoding(
     top_k: int, top_p: float, num_kept: int
 ) -> None:
     sampling = Sampling(0.5, top_k, top_p)
-    p = warped(EIGHT, sampling)
+    p = warped(EIGHT_ROW, sampling)
     assert int((p > 0).sum()) == num_kept
     tree = Tree.from_paths([(7,), (6,), (0,), (7, 7), (7, 6), (6, 6)])
-    walked = walk_markov(rolled(EIGHT), tree, worst_first, sampling, exact, NUM_DRAWS)
+    walked = walk_markov(rolled(EIGHT_ROW), tree, worst_first, sampling, exact, NUM_DRAWS)
     draws = steps(walked, 8)
     assert not bool((p[draws] == 0).any())
     for place in range(draws.shape[1]):
