@@ -109,7 +109,8 @@ class SamplingOptions:
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Same seed, same text, with or without drafts; drawn anew where none is given."
+            help="Same seed, same text, with or without drafts. Where none is given, generate and"
+            " chat draw one and tell it; demo takes 0."
         ),
     ] = Sampling.seed
 
