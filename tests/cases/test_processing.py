@@ -262,6 +262,8 @@ def test_S09_what_this_model_has_not_is_named() -> None:
         GenerationParams(8, min_tokens=9)
     with pytest.raises(BadInput, match=r"min_tokens is 1\.5"):
         GenerationParams(min_tokens=1.5)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="stop_token_ids is 3; give several token ids"):
+        GenerationParams(stop_token_ids=3)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="stop holds 3"):
         GenerationParams(stop=(3,))  # type: ignore[arg-type]
     assert engine.num_waiting == 0

@@ -26,8 +26,20 @@ def check_count(name: str, value: object, low: int, high: int | None, wanted: st
         raise BadInput(f"{name} is {value!r}; give {wanted}")
 
 
-def check_ids(name: str, ids: Iterable[object], vocab_size: int | None = None) -> None:
+def check_pairs(name: str, pairs: object, wanted: str) -> None:
+    """Raise `BadInput` unless `pairs` is a tuple or list of such with two things in each."""
+    if not (_is_list(pairs) and all(_is_list(pair) and len(pair) == 2 for pair in pairs)):  # type: ignore[attr-defined]
+        raise BadInput(f"{name} is {pairs!r}; give {wanted}")
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def check_ids(name: str, ids: object, vocab_size: int | None = None) -> None:
     """Raise `BadInput` unless all are token ids; of a vocabulary, where its size is known."""
+    if not isinstance(ids, Iterable) or isinstance(ids, str):
+        raise BadInput(f"{name} is {ids!r}; give several token ids")
     high = None if vocab_size is None else vocab_size - 1
     wanted = "token ids from 0 up" if high is None else f"token ids from 0 to {high}"
     for each in ids:

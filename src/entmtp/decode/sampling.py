@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass, replace
 from sys import float_info
 
-from entmtp.decode.checks import check_count, check_ids, check_number
+from entmtp.decode.checks import check_count, check_ids, check_number, check_pairs
 from entmtp.errors import BadInput
 
 MAX_SEED = 2**63 - 1
@@ -78,16 +78,19 @@ class Sampling:
             check_number(name, getattr(self, name), -MAX_PENALTY, MAX_PENALTY, wanted)
 
     def _check_ids(self) -> None:
+        check_pairs("logit_bias", self.logit_bias, "pairs of token id and bias")
+        check_pairs("delays", self.delays, "pairs of token id and count")
         wanted = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
         check_ids("logit_bias", (token_id for token_id, _ in self.logit_bias))
         for token_id, bias in self.logit_bias:
             check_number(f"logit_bias of token id {token_id}", bias, -MAX_BIAS, MAX_BIAS, wanted)
         if len(dict(self.logit_bias)) < len(self.logit_bias):
             raise BadInput("logit_bias names a token id twice; give each id once")
+        if not isinstance(self.banned_ids, tuple | list) or not all(self.banned_ids):
+            wanted = "sequences of token ids, none of them empty"
+            raise BadInput(f"banned_ids is {self.banned_ids!r}; give {wanted}")
         for sequence in self.banned_ids:
-            if not sequence:
-                raise BadInput("banned_ids holds an empty sequence; give at least one token id")
-            check_ids("banned_ids", sequence)
+            check_ids("a sequence in banned_ids", sequence)
         check_ids("delays", (token_id for token_id, _ in self.delays))
         for token_id, count in self.delays:
             check_count(f"delay of token id {token_id}", count, 0, None, "0 or a count of tokens")
@@ -115,7 +118,7 @@ class Sampling:
         """Raise `BadInput` where a token id lies outside of a vocabulary."""
         check_ids("logit_bias", (token_id for token_id, _ in self.logit_bias), vocab_size)
         for sequence in self.banned_ids:
-            check_ids("banned_ids", sequence, vocab_size)
+            check_ids("a sequence in banned_ids", sequence, vocab_size)
         check_ids("delays", (token_id for token_id, _ in self.delays), vocab_size)
 
     def seeded(self) -> Sampling:
