@@ -95,6 +95,15 @@ def test_stop_strings(ids: list[int], stop: tuple[str, ...], seed: int, min_toke
     assert "".join(chunks) == whole
 
 
+def test_a_stop_string_of_the_first_tokens_is_text_for_ever() -> None:
+    a, b = PIECES.index("a"), PIECES.index("b")
+    for min_tokens, expected in ((0, ("", 0)), (1, ("ab", 2)), (2, ("ab", 2)), (3, ("aba", 3))):
+        _, whole, place = stream([a, b, a, a], ("a",), pieces=True, min_tokens=min_tokens)
+        assert (whole, place) == expected
+    # One that begins among them counts when it ends behind them.
+    assert stream([a, b, a], ("ba",), pieces=True, min_tokens=2)[1:] == ("a", 2)
+
+
 @given(st.lists(st.integers(1, len(PIECES) - 1), max_size=12), some_stops)
 @settings(max_examples=60, deadline=None)
 def test_no_more_is_held_back_than_must_be(ids: list[int], stop: tuple[str, ...]) -> None:
