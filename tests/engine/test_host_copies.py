@@ -14,7 +14,7 @@ import torch
 from confident import ConfidentPolicy
 from draft_heads import KINDS, random_heads
 from entmtp.decode import ExactAcceptor, Sampling
-from entmtp.engine import Engine, GenerationParams, batch
+from entmtp.engine import Engine, GenerationParams, batch, engine
 from entmtp.scheduler import PlainPolicy, Selection, StaticPolicy, TreePolicy
 from entmtp.trees import full
 from fixtures import tiny
@@ -63,7 +63,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(batch, "copy_to_host", copied)
     for name in READS:
         monkeypatch.setattr(torch.Tensor, name, spied(name))
-    monkeypatch.setattr(Engine, "_make_acceptor", lambda *_: ExactAcceptor(early_exit=False))
+    monkeypatch.setattr(engine, "ExactAcceptor", lambda **_: ExactAcceptor(early_exit=False))
     return seen
 
 
@@ -82,11 +82,11 @@ def test_a_step_reads_the_device_once(
     kind: str, policy: TreePolicy, more: list[str], reads: list[str]
 ) -> None:
     """More than once only where the policy looks at the draft: at the whole, or at each level."""
-    engine = Engine(tiny(), random_heads(tiny(), kind), policy)
+    running = Engine(tiny(), random_heads(tiny(), kind), policy)
     for token in range(3):
-        engine.add([token] * (1 + token), GenerationParams(60, Sampling(token * 0.5, top_p=0.9)))
-    engine.step()
+        running.add([token] * (1 + token), GenerationParams(60, Sampling(token * 0.5, top_p=0.9)))
+    running.step()
     reads.clear()
-    engine.step()
-    assert engine.num_running == 3
+    running.step()
+    assert running.num_running == 3
     assert reads == [*more, "copy_to_host"]

@@ -12,9 +12,9 @@ from entmtp.decode import (
     Acceptance,
     Draw,
     ExactAcceptor,
+    Sampler,
     Sampling,
     TypicalAcceptor,
-    make_sampler,
 )
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def draw(self) -> Draw:
-        sampler = make_sampler(self.samplings, torch.device("cpu"))
+        sampler = Sampler(self.samplings, torch.device("cpu"))
         return Draw(lambda hidden: hidden, sampler, self.first)
 
     def children(self, row: int, parent: int) -> list[int]:
@@ -61,7 +61,7 @@ class Case:
         scores = self.logits[row, slot].tolist()
         if self.samplings[row].is_greedy:
             return scores.index(max(scores))
-        alone = make_sampler([self.samplings[row]], torch.device("cpu"))
+        alone = Sampler([self.samplings[row]], torch.device("cpu"))
         return int(alone(self.logits[row, slot][None], self.first[row : row + 1] + depth))
 
 
@@ -81,7 +81,9 @@ def cases(draw: st.DrawFn, *, with_ties: bool) -> Case:
         order = torch.rand(*shape, VOCAB, generator=generator).argsort(-1)
         for level in buffers.levels:
             for row in range(shape[0]):
-                for place, slot in enumerate(range(level.start, level.stop)):
+                for place, slot in enumerate(level.slots[row].tolist()):
+                    if slot == buffers.num_slots:  # padding
+                        continue
                     parent = int(buffers.parents[row, slot])
                     ids[row, slot] = order[row, parent, int(level.ranks[row, place])]
     return Case(buffers, [one for _, one in rows], logits, ids, torch.arange(3, 3 + len(rows)))
@@ -109,9 +111,10 @@ def exact_walk(case: Case, row: int) -> tuple[list[int], list[int]]:
 
 
 def typical_walk(case: Case, row: int) -> tuple[list[int], list[int]]:
-    """The longest path of likely tokens; of equally long ones the likeliest."""
-    log_p = (case.logits[row].double() / case.samplings[row].temperature).log_softmax(-1)
-    entropy = -(log_p.exp() * log_p).sum(-1)
+    """The longest path of likely tokens, as drawn from; of equally long ones the likeliest."""
+    sampler = Sampler([case.samplings[row]], torch.device("cpu"))
+    log_p = sampler.scores(case.logits[row : row + 1], None)[0].double().log_softmax(-1)
+    entropy = torch.special.entr(log_p.exp()).sum(-1)
     limits = torch.clamp(DELTA * torch.exp(-entropy), max=EPSILON).log()
     best = (0, 0.0, [0])
     paths = [([0], 0.0)]
@@ -135,7 +138,7 @@ def test_the_exact_acceptor_walks_as_told(case: Case, early_exit: bool) -> None:
 
 @given(cases(with_ties=False))
 def test_the_typical_acceptor_takes_the_longest_likely_path(case: Case) -> None:
-    acceptor = TypicalAcceptor(torch.tensor([one.temperature for one in case.samplings]))
+    acceptor = TypicalAcceptor()
     got = rows_of(acceptor(case.logits, case.ids, case.buffers, case.draw))
     for row, sampling in enumerate(case.samplings):
         # Greedy sequences stay exact.

@@ -103,6 +103,7 @@ def compare(
 ) -> Comparison:
     """Measure the methods, the baseline among them, and sum up."""
     target = methods[0].engine.target
+    params = params.seeded()  # one seed for all, or nothing could be compared
     load_before = load_average()
     runs = measure(methods, tasks, params, on_run)
     load = {"load_average_before": load_before, "load_average_after": load_average()}

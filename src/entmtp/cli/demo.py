@@ -88,7 +88,7 @@ def run(
     names = parse_methods(methods.methods)
     folders = {owner: locate_heads(methods.specs()[owner]) for owner in heads_needed(names)}
     prompts = workload.load()
-    params = GenerationParams(workload.max_tokens, sampling.sampling())
+    params = GenerationParams(workload.max_tokens, sampling.sampling(default_seed=0))
     model = open_target(target)
     tasks = make_tasks(Engine(model), prompts)
     console = Console()

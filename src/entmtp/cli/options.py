@@ -106,12 +106,17 @@ class SamplingOptions:
     top_p: Annotated[
         float, typer.Option(help="Draw from the likeliest tokens up to this mass; 1: from all.")
     ] = Sampling.top_p
-    seed: Annotated[int, typer.Option(help="Same seed, same text, with or without drafts.")] = (
-        Sampling.seed
-    )
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Same seed, same text, with or without drafts. Where none is given, generate and"
+            " chat draw one and tell it; demo takes 0."
+        ),
+    ] = Sampling.seed
 
-    def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+    def sampling(self, default_seed: int | None = None) -> Sampling:
+        seed = default_seed if self.seed is None else self.seed
+        return Sampling(self.temperature, self.top_k, self.top_p, seed)
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,30 @@ class LimitOptions:
         ),
     ] = None
 
+    stop_token_id: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="ID", help="End the text with this token; may be given several times."
+        ),
+    ] = None
+    min_tokens: Annotated[
+        int,
+        typer.Option(help="Tokens to generate at the least: no end and no stop string before."),
+    ] = GenerationParams.min_tokens
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on behind the model's own end-of-sequence tokens."),
+    ] = GenerationParams.ignore_eos
+
     def params(self, sampling: Sampling) -> GenerationParams:
-        return GenerationParams(self.max_tokens, sampling, tuple(self.stop or ()))
+        return GenerationParams(
+            self.max_tokens,
+            sampling,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_id or ()),
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+        )
 
 
 class DraftPlan(NamedTuple):

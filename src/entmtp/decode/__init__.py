@@ -1,7 +1,10 @@
 """One step as stateless maths: sampling, acceptance, signals. Knows no text, no sequences."""
 
 from entmtp.decode.accept import Acceptance, Acceptor, Draw, ExactAcceptor, TypicalAcceptor
-from entmtp.decode.sampling import Sampler, Sampling, make_sampler
+from entmtp.decode.history import History, Past, Record
+from entmtp.decode.logprobs import TokenLogprob, logprobs_of
+from entmtp.decode.sampler import Sampler
+from entmtp.decode.sampling import Sampling
 from entmtp.decode.signals import RootSignals, copy_to_host, root_signals
 from entmtp.decode.step import verify
 
@@ -10,12 +13,16 @@ __all__ = [
     "Acceptor",
     "Draw",
     "ExactAcceptor",
+    "History",
+    "Past",
+    "Record",
     "RootSignals",
     "Sampler",
     "Sampling",
+    "TokenLogprob",
     "TypicalAcceptor",
     "copy_to_host",
-    "make_sampler",
+    "logprobs_of",
     "root_signals",
     "verify",
 ]

@@ -17,22 +17,23 @@ from typing import Any, NamedTuple
 import torch
 
 from entmtp.decode import (
+    Acceptance,
     Acceptor,
     Draw,
+    Record,
     RootSignals,
-    Sampling,
+    Sampler,
+    TokenLogprob,
     copy_to_host,
-    make_sampler,
     verify,
 )
+from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
 from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
-
-MakeAcceptor = Callable[[Sequence[Sampling], torch.device], Acceptor]
 
 
 class StepOutput(NamedTuple):
@@ -44,6 +45,8 @@ class StepOutput(NamedTuple):
     """Verified, of each sequence"""
     root_signals: list[RootSignals]
     """Of each sequence's bonus token, the next root, if somebody reads them"""
+    logprobs: Sequence[tuple[TokenLogprob, ...] | None]
+    """Of each sequence's `token_ids`; None where they were not asked for"""
     seconds: StepSeconds
 
 
@@ -54,21 +57,21 @@ class Batch:
         self,
         target: TargetModel,
         heads: DraftHeads | None,
-        make_acceptor: MakeAcceptor,
+        acceptor: Acceptor,
         min_rows: int,
     ) -> None:
         self._target = target
         self._heads = heads
-        self._make_acceptor = make_acceptor
+        self._acceptor = acceptor
         self._drafter = Drafter(heads, min_rows)
         self._cache: KVCache | None = None
         self._heads_cache: KVCache | None = None
-        self._sampling: list[Sampling] = []
+        self._rows: list[Row] = []
         self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
 
     @property
     def size(self) -> int:
-        return len(self._sampling)
+        return len(self._rows)
 
     @property
     def lengths(self) -> list[int]:
@@ -81,8 +84,8 @@ class Batch:
         return sum(cache.num_bytes for cache in caches if cache is not None)
 
     def join(
-        self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int, reads_root: bool
-    ) -> tuple[int, RootSignals]:
+        self, prompt_ids: Sequence[int], choosing: Choosing, capacity: int, reads_root: bool
+    ) -> FirstToken:
         """Prefill a sequence into the next row; its first token, the root of its first step.
 
         Args:
@@ -95,16 +98,13 @@ class Batch:
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
                 context = self._heads.observe(hidden, heads_view, [hidden.shape[1]])[0]
-        sampler = make_sampler([sampling], self._target.device)
-        position = torch.tensor([len(prompt_ids)], device=self._target.device)
-        logits = self._target.logits(hidden[:, -1])
-        tokens = sampler(logits, position)
-        [[token]], [root] = copy_to_host(tokens[:, None], logits if reads_root else None)
-        self._sampling.append(sampling)
+        joined = Row(choosing, Record.of(prompt_ids))
+        first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
+        self._rows.append(joined)
         if self._heads is not None:
             self._context.append(context)
         self._regroup()
-        return token, root
+        return first
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
@@ -114,7 +114,7 @@ class Batch:
                 if row != last:
                     cache.copy_row(last, row)
                 cache.truncate(last, 0)
-        _close_gap(self._sampling, row)
+        _close_gap(self._rows, row)
         _close_gap(self._context, row)
         if self.size:
             self._regroup()
@@ -124,7 +124,7 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._sampling, self._context = [], []
+        self._rows, self._context = [], []
 
     def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
@@ -138,7 +138,8 @@ class Batch:
         verified = perf_counter()
         logits = _Timed(self._target.logits)
         first = torch.tensor(cache.lengths, device=device) + 1
-        draw = Draw(logits, self._sampler, first)
+        history = history_of(self._sampler, self._rows, device)
+        draw = Draw(logits, self._sampler, first, history, self._num_logprobs)
         acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         counts = acceptance.num_accepted + 1
         reads_root = any(choice.reads_root for choice in choices)
@@ -157,12 +158,24 @@ class Batch:
             verify=verified - drafted + logits.seconds,
             host=drafted - started - draft.heads_seconds + kept - verified - logits.seconds,
         )
+        said = [row[1 : 1 + row[0]] for row in rows]
+        for row, token_ids in zip(self._rows, said, strict=True):
+            row.record.ids.extend(token_ids)
         return StepOutput(
-            [row[1 : 1 + row[0]] for row in rows],
+            said,
             [tree.num_draft_tokens for tree in draft.trees],
             root_signals,
+            self._logprobs(acceptance, said),
             seconds,
         )
+
+    def _logprobs(
+        self, acceptance: Acceptance, said: Sequence[Sequence[int]]
+    ) -> Sequence[tuple[TokenLogprob, ...] | None]:
+        if acceptance.logprobs is None:
+            return [None] * self.size
+        wanted = [row.choosing.num_logprobs for row in self._rows]
+        return acceptance.logprobs.rows(said, wanted)
 
     def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Give the heads the hidden states of what was kept."""
@@ -191,8 +204,10 @@ class Batch:
 
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""
-        self._sampler = make_sampler(self._sampling, self._target.device)
-        self._acceptor = self._make_acceptor(self._sampling, self._target.device)
+        asked = [row.choosing for row in self._rows]
+        self._sampler = Sampler([one.sampling for one in asked], self._target.device)
+        wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
+        self._num_logprobs = max(wanted, default=None)
 
 
 def _close_gap(items: list[Any], row: int) -> None:
