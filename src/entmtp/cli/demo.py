@@ -32,8 +32,15 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import choices_json, describe_difference, print_choice, print_comparison
 from entmtp.cli.bars import progress_bar
-from entmtp.cli.options import AsJson, SamplingOptions, TargetOptions, with_options
-from entmtp.cli.session import busy, note, open_heads, open_target
+from entmtp.cli.options import (
+    AsJson,
+    SamplingOptions,
+    SkipBadLines,
+    TargetOptions,
+    line_rule,
+    with_options,
+)
+from entmtp.cli.session import busy, note, note_skipped, open_heads, open_target
 from entmtp.cli.stream import ShowDrafts, legend, show_answer
 from entmtp.data import Prompt
 from entmtp.engine import Engine, GenerationParams
@@ -54,8 +61,8 @@ class WorkloadOptions:
         list[str] | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="JSON lines with `prompt` or `turns`, or a set: packaged, humaneval; may be given"
-            " several times.",
+            help="JSON lines with `prompt`, `turns`, `messages` or `conversations`, or a set:"
+            " packaged, humaneval; may be given several times.",
         ),
     ] = None
     limit: Annotated[
@@ -65,8 +72,13 @@ class WorkloadOptions:
         DEFAULT_MAX_TOKENS
     )
 
+    skip_bad_lines: SkipBadLines = False
+
     def load(self) -> tuple[Prompt, ...]:
-        return load_workload(self.prompts or ["packaged"], self.limit)
+        on_bad = line_rule(self.skip_bad_lines)
+        prompts = load_workload(self.prompts or ["packaged"], self.limit, on_bad)
+        note_skipped(on_bad)
+        return prompts
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,8 @@ def _data(provenance: Mapping[str, Any]) -> str:
     )
     return f"""## Data
 
-The model's own answers, {provenance["num_train_rows"]:,} of them with
-{provenance["num_train_tokens"]:,} tokens ({kinds}); {provenance["num_validation_rows"]:,} more, to
-other prompts, were held out. {cover}"""
+{provenance["num_train_rows"]:,} answers with {provenance["num_train_tokens"]:,} tokens ({kinds});
+{provenance["num_validation_rows"]:,} more, to other prompts, were held out. {cover}"""
 
 
 def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:
