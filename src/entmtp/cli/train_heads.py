@@ -83,6 +83,9 @@ class SourceOptions:
     num_tokens: Annotated[int, typer.Option(help="Answer tokens to make.")] = (
         AnswerConfig.num_tokens
     )
+    max_tokens: Annotated[int, typer.Option(help="Tokens of one answer at the most.")] = (
+        AnswerConfig.max_tokens
+    )
     skip_bad_lines: SkipBadLines = False
 
     def check(self) -> None:
@@ -93,8 +96,9 @@ class SourceOptions:
             raise BadInput("nothing to train on; pass --prompts, --answers or --features")
         if len(names) > 1:
             raise BadInput(f"{' and '.join(names)} are given; pass one of them")
-        if self.num_tokens < 1:
-            raise BadInput(f"--num-tokens is {self.num_tokens}; expected 1 or more")
+        for name, value in (("num", self.num_tokens), ("max", self.max_tokens)):
+            if value < 1:
+                raise BadInput(f"--{name}-tokens is {value}; expected 1 or more")
         for file in self.answers or []:
             check_readable(file, "JSON lines with answers")
         if self.features is not None and not self.features.is_dir():
@@ -205,17 +209,19 @@ def _rows(
     """Through the first two stages."""
     if source.features is not None:
         return list_rows(source.features, model.fingerprint)
-    files = source.answers or [_answer(model, prompts, places, source.num_tokens)]
+    amount = AnswerConfig(num_tokens=source.num_tokens, max_tokens=source.max_tokens)
+    files = source.answers or [_answer(model, prompts, places, amount)]
     on_bad = line_rule(source.skip_bad_lines)
     note(survey_answers(model, files, on_bad).summary())
     note_skipped(on_bad)
     return _make_features(model, files, places, line_rule(source.skip_bad_lines))
 
 
-def _answer(model: TargetModel, prompts: Sequence[Prompt], places: Places, num_tokens: int) -> Path:
+def _answer(
+    model: TargetModel, prompts: Sequence[Prompt], places: Places, config: AnswerConfig
+) -> Path:
     file = places.work / "answers.jsonl"
-    config = AnswerConfig(num_tokens=num_tokens)
-    with progress_bar("answers", num_tokens) as update:
+    with progress_bar("answers", config.num_tokens) as update:
 
         def show(num_done: int) -> None:
             update(completed=num_done)

@@ -9,7 +9,6 @@ training rows. They are nested: a larger one contains the smaller.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +43,7 @@ def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
     ]
     lines = ",\n  ".join(json.dumps(entry) for entry in entries)
     text = f'{{"schema_version": {SCHEMA_VERSION}, "trees": [\n  {lines}\n]}}\n'
-    half = Path(folder) / f".{FILE_NAME}.{os.getpid()}"
+    half = Path(folder) / f".{FILE_NAME}"
     half.write_text(text, encoding="utf-8")
     half.replace(Path(folder) / FILE_NAME)
 

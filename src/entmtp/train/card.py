@@ -5,7 +5,6 @@ Knows: what a provenance holds. Does not know: how it came about.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def write_card(
         _figures(provenance["validation"], trees),
         _recipe(provenance["recipe"]),
     ]
-    half = folder / f".{CARD_NAME}.{os.getpid()}"
+    half = folder / f".{CARD_NAME}"
     half.write_text("\n".join(parts), encoding="utf-8")
     half.replace(folder / CARD_NAME)
 
