@@ -65,7 +65,7 @@ def _draw_lengths(axes: Any, entries: list[dict[str, Any]]) -> None:
     )
     axes.grid(alpha=0.3)
     if names:
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # lines are everywhere inside
 
 
 def _smooth(values: list[float]) -> list[float]:
