@@ -60,7 +60,7 @@ def run_killed(arguments: Sequence[str], fault: Fault) -> None:
     # The server must find the same packages as this process, before it loads any.
     with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
         process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL, f"{fault} did not come: {process.exitcode}"
 
 

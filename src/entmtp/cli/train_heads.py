@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from safetensors import SafetensorError
 
 from entmtp.cli.bars import progress_bar
 from entmtp.cli.options import AsJson, SkipBadLines, TargetOptions, line_rule, with_options
@@ -188,11 +189,10 @@ def _files_named() -> Iterator[None]:
     """A folder that cannot be written to, or a full disk, is the user's to put right."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadInput(
-            f"{error.filename or 'a file'}: {reason}; see to it and run again"
-        ) from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        name = getattr(error, "filename", None) or "a file"
+        raise BadInput(f"cannot write {name}: {reason}; see to it and run again") from error
 
 
 def _give_template(model: TargetModel, template: str) -> None:

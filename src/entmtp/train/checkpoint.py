@@ -98,7 +98,14 @@ def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # One name for every process: what a kill leaves is written over, not heaped up.
     half = path.with_name(f".{path.name}")
-    torch.save({"schema_version": SCHEMA_VERSION, **state}, half)
+    try:
+        torch.save({"schema_version": SCHEMA_VERSION, **state}, half)
+    except RuntimeError as error:  # what torch makes of a full disk
+        half.unlink(missing_ok=True)
+        raise ArtefactError(
+            f"cannot write {path} ({error}); free some space and run again, it goes on from the"
+            " checkpoint before"
+        ) from error
     half.replace(path)
 
 
