@@ -127,13 +127,7 @@ def make_answers(
         ArtefactError: the file was made with something else, and is not to be made anew.
     """
     questions = _questions(target, prompts, config)
-    made_with = _made_with(target, questions, config)
-    note = file.with_suffix(".json")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.exists() and is_stale(file, read_made_with(note), made_with, restart=restart):
-        file.unlink()
-    write_made_with(note, made_with)
-    done = _read_done(file)
+    done = _take_up(file, _made_with(target, questions, config), restart)
     num_tokens = done.num_tokens
     progress(num_tokens)
     if num_tokens >= config.num_tokens:
@@ -149,6 +143,16 @@ def make_answers(
             if num_tokens >= config.num_tokens:
                 break
     return num_tokens
+
+
+def _take_up(file: Path, made_with: MadeWith, restart: bool) -> Done:
+    """What of a file can be gone on with, and a note beside it of what it is made with."""
+    note = file.with_suffix(".json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and is_stale(file, read_made_with(note), made_with, restart=restart):
+        file.unlink()
+    write_made_with(note, made_with)
+    return _read_done(file)
 
 
 def _questions(
