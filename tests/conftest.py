@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 
 from entmtp.target.embedded import EMBEDDED, fetched_embedded
+from fake_package import only_find_links
 
 if TYPE_CHECKING:
     from entmtp.target.model import TargetModel
@@ -50,4 +51,13 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     """A cache folder of the test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("ENTMTP_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, the only ones that pip finds."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    only_find_links(folder, monkeypatch)
     return folder

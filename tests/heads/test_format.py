@@ -23,9 +23,10 @@ from entmtp.heads import (
     start_from_target,
     write_static_trees,
 )
-from entmtp.target import TargetModel
+from entmtp.target.load import load_target
 from entmtp.trees import chain, full, medusa_63, tree_buffers
-from fixtures import tiny, tiny_model
+from fixtures import tiny
+from saved import save_bare_model
 
 KINDS = ("medusa", "hydra", "hydra++")
 
@@ -66,12 +67,8 @@ def test_rows_of_the_target_are_not_stored(kind: str, tmp_path: Path) -> None:
 
 
 def test_M03_own_rows_start_as_the_tied_embedding(tmp_path: Path) -> None:
-    model = tiny_model(vocab_size=24)
-    model.config.tie_word_embeddings = True
-    model.tie_weights()
-    model.save_pretrained(tmp_path / "model")
-    tied = type(model).from_pretrained(tmp_path / "model")
-    target = TargetModel.from_transformers(tied)
+    folder = save_bare_model(tmp_path / "model", vocab_size=24, tie_word_embeddings=True)
+    target = load_target(str(folder), dtype="float32", self_check=False)
     heads = build_heads(HeadsConfig("medusa", 64, 24, 2, 1, 24, "own"))
     start_from_target(heads, target)
     for head in range(2):

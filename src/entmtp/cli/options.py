@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
+from entmtp.data import OnBadLine, SkippedLines, refuse_line
 from entmtp.decode import Sampling
 from entmtp.engine import GenerationParams
 from entmtp.errors import BadInput
@@ -31,6 +32,15 @@ DEFAULT_HEADS = "hydra"
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
 ]
+SkipBadLines = Annotated[
+    bool,
+    typer.Option("--skip-bad-lines", help="Leave out lines that cannot be read, and say how many."),
+]
+
+
+def line_rule(skip_bad_lines: bool) -> OnBadLine:
+    """What `--skip-bad-lines` means to a reader; `note_skipped` says afterwards what it did."""
+    return SkippedLines() if skip_bad_lines else refuse_line
 
 
 @dataclass(frozen=True)
@@ -238,8 +248,16 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flags(group: Any) -> list[inspect.Parameter]:
+    """A field may carry its help in its metadata, where its room knows no command line."""
     hints = get_type_hints(group, include_extras=True)
-    return [_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+    flags = []
+    for field in fields(group):
+        hint: Any = hints[field.name]
+        if help_text := field.metadata.get("help"):
+            hint = Annotated[hint, typer.Option(help=help_text)]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        flags.append(_keyword(field.name, hint, default))
+    return flags
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

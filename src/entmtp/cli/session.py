@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from entmtp.cli.options import DraftOptions, TargetOptions, plan_drafts
+from entmtp.data import OnBadLine, SkippedLines
 from entmtp.data.cache import Progress
 from entmtp.engine import Engine
 from entmtp.heads import DraftHeads, load_heads
@@ -24,6 +25,12 @@ from entmtp.target.load import load_target, parse_device, parse_dtype
 def note(line: str) -> None:
     """Tell the user something that is not a result."""
     print(line, file=sys.stderr, flush=True)
+
+
+def note_skipped(on_bad: OnBadLine) -> None:
+    """Tell of lines that `--skip-bad-lines` left out."""
+    if isinstance(on_bad, SkippedLines) and (summary := on_bad.summary()):
+        note(f"note: {summary}")
 
 
 @contextmanager

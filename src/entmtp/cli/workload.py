@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from entmtp.bench import load_workload
+from entmtp.cli.options import SkipBadLines, line_rule
+from entmtp.cli.session import note_skipped
 from entmtp.data import Prompt
 
 DEFAULT_MAX_TOKENS = 64
@@ -24,8 +26,8 @@ class WorkloadOptions:
         list[str] | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="JSON lines with `prompt` or `turns`, or a set: packaged, humaneval; may be given"
-            " several times.",
+            help="JSON lines with `prompt`, `turns`, `messages` or `conversations`, or a set:"
+            " packaged, humaneval; may be given several times.",
         ),
     ] = None
     limit: Annotated[
@@ -34,6 +36,10 @@ class WorkloadOptions:
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer at the most.")] = (
         DEFAULT_MAX_TOKENS
     )
+    skip_bad_lines: SkipBadLines = False
 
     def load(self) -> tuple[Prompt, ...]:
-        return load_workload(self.prompts or ["packaged"], self.limit)
+        on_bad = line_rule(self.skip_bad_lines)
+        prompts = load_workload(self.prompts or ["packaged"], self.limit, on_bad)
+        note_skipped(on_bad)
+        return prompts

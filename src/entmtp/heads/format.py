@@ -11,7 +11,6 @@ readable `heads.json` is complete.
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -56,10 +55,10 @@ def save_heads(
         "provenance": dict(provenance),
     }
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    half = folder / f".{WEIGHTS_NAME}.{os.getpid()}"
+    half = folder / f".{WEIGHTS_NAME}"
     save_file(tensors, half)
     half.replace(folder / WEIGHTS_NAME)
-    half = folder / f".{CONFIG_NAME}.{os.getpid()}"
+    half = folder / f".{CONFIG_NAME}"
     half.write_text(text, encoding="utf-8")
     half.replace(folder / CONFIG_NAME)
 

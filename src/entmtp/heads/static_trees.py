@@ -10,7 +10,6 @@ it was made for, and is refused beside others.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +47,7 @@ def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
     made_for = json.dumps(stored_fingerprint(folder))
     head = f'"schema_version": {SCHEMA_VERSION}, "heads": {made_for}'
     text = f'{{{head}, "trees": [\n  {lines}\n]}}\n'
-    half = Path(folder) / f".{FILE_NAME}.{os.getpid()}"
+    half = Path(folder) / f".{FILE_NAME}"
     half.write_text(text, encoding="utf-8")
     half.replace(Path(folder) / FILE_NAME)
 
