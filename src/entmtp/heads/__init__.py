@@ -7,9 +7,11 @@ acceptance, sampling, sequences, training. A new kind is one file and one line i
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, PrefixShape, check_tree
 from entmtp.heads.format import (
     HeadsDescription,
+    count_heads,
     describe_heads,
     load_heads,
     locate_heads,
+    read_heads,
     save_heads,
 )
 from entmtp.heads.registry import KINDS, build_heads, prefix_shape, start_from_target
@@ -32,6 +34,7 @@ __all__ = [
     "build_heads",
     "check_tree",
     "choose_draft_ids",
+    "count_heads",
     "coverage",
     "default_tree",
     "describe_heads",
@@ -39,6 +42,7 @@ __all__ = [
     "load_heads",
     "locate_heads",
     "prefix_shape",
+    "read_heads",
     "read_static_trees",
     "save_heads",
     "start_from_target",
