@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -18,10 +16,10 @@ import typer
 
 from entmtp.cli.bars import progress_bar
 from entmtp.cli.options import AsJson, TargetOptions
-from entmtp.cli.session import note, open_target
+from entmtp.cli.session import note, open_target, warnings_as_notes
 from entmtp.data import read_prompts
 from entmtp.errors import BadInput
-from entmtp.heads import StaticTree, describe_heads
+from entmtp.heads import StaticTree, describe_heads, locate_heads
 from entmtp.target import TargetModel
 from entmtp.train.answers import AnswerConfig, make_answers
 from entmtp.train.config import TrainConfig
@@ -91,13 +89,16 @@ def run(
     are stored; heads are trained on them, judged on held-out prompts as training goes.
     """
     config = TrainConfig(**settings)
-    if needed := out if trees_only else config.start_from:
-        describe_heads(needed)  # what is missing is said before the model is loaded
+    # What is missing is said before the model is loaded.
+    if trees_only:
+        describe_heads(out)
+    elif config.start_from:
+        locate_heads(config.start_from)
     if not trees_only and features is None and not answers and prompts is None:
         raise BadInput("nothing to train on; pass --prompts, --answers or --features")
     target = open_target(TargetOptions(model, dtype, device))
     shards = features or work / "features"
-    with _warnings_as_notes():
+    with warnings_as_notes():
         if trees_only:
             _report_trees(out, rewrite_trees(target, shards, out), as_json)
             return
@@ -107,19 +108,6 @@ def run(
         trained = _train(target, shards, work, out, config)
     _draw(work / f"run-{config.kind}", out)
     _report(trained, as_json)
-
-
-@contextmanager
-def _warnings_as_notes() -> Iterator[None]:
-    """What is odd becomes a line of its own, at once."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        note(f"note: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
-        yield
 
 
 def _answer(target: TargetModel, prompts: Path | None, work: Path, num_tokens: int) -> Path:

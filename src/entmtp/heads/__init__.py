@@ -5,6 +5,7 @@ acceptance, sampling, sequences, training. A new kind is one file and one line i
 """
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, PrefixShape, check_tree
+from entmtp.heads.convert import LAYOUT_NAMES, check_conversion, convert_heads
 from entmtp.heads.format import (
     HeadsDescription,
     count_heads,
@@ -25,6 +26,7 @@ from entmtp.heads.vocabulary import choose_draft_ids, coverage, inverse_map
 
 __all__ = [
     "KINDS",
+    "LAYOUT_NAMES",
     "Draft",
     "DraftHeads",
     "HeadsConfig",
@@ -32,8 +34,10 @@ __all__ = [
     "PrefixShape",
     "StaticTree",
     "build_heads",
+    "check_conversion",
     "check_tree",
     "choose_draft_ids",
+    "convert_heads",
     "count_heads",
     "coverage",
     "default_tree",

@@ -237,7 +237,7 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
             _check_draft_ids(value, config.vocab_size, path)
         elif not bool(torch.isfinite(value.float()).all()):
             warnings.warn(
-                f"{path}: {name} holds NaN or infinite values; no draft will be accepted",
+                f"{path}: {name} holds NaN or infinite values; hardly any draft will be accepted",
                 stacklevel=5,
             )
     heads = build_heads(config)

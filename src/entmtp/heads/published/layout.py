@@ -183,7 +183,10 @@ def weight(source: Source, name: str) -> torch.Tensor:
     if value.element_size() == 1:
         value = value.float()
     if not bool(torch.isfinite(value).all()):
-        note(f"{source.where}: {name} holds NaN or infinite values; no draft will be accepted")
+        note(
+            f"{source.where}: {name} holds NaN or infinite values; hardly any draft will be"
+            " accepted"
+        )
     return value
 
 
