@@ -277,7 +277,7 @@ def test_M13_broken_files_are_named(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"0.1.weight": "../model.safetensors"}}))
     assert "which is not beside it" in refusal(folder)
     index.write_text(json.dumps({"weight_map": {"0.9.weight": "model-00001-of-00002.safetensors"}}))
-    assert "lacks 0.9.weight, which the index promises" in refusal(folder)
+    assert "lacks '0.9.weight', which the index promises" in refusal(folder)
     (folder / "config.json").write_text("[]")
     index.unlink()
     assert "config.json holds a list" in refusal(folder / "model-00001-of-00002.safetensors")

@@ -1,4 +1,4 @@
-"""Whether heads belong to a target: sizes, weights, tokenizer.
+"""Whether heads are whole and belong to a target: tensors, sizes, weights, tokenizer.
 
 Knows: what heads may say of the model that they were trained for. Does not know: files, layouts.
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from entmtp.errors import HeadsError
+from entmtp.errors import ArtefactError, HeadsError
 from entmtp.target.model import TargetModel
 
 _HARMLESS = "the output stays exact, but few drafts may be accepted"
@@ -49,6 +49,37 @@ def check_size(where: object, word: str, ours: int, theirs: int, target: TargetM
             f"heads in {where} are for {word} {ours}, the model {target.name} has {theirs};"
             " use heads trained for this model"
         )
+
+
+def check_tensors(
+    where: object,
+    shapes: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    which: str,
+) -> None:
+    """Check that a file holds exactly the expected tensors.
+
+    Raises:
+        ArtefactError: names every tensor that is missing or unexpected, or one of another shape.
+    """
+    missing = sorted(expected.keys() - shapes.keys())
+    unexpected = sorted(shapes.keys() - expected.keys())
+    if missing or unexpected:
+        raise ArtefactError(
+            f"{where} does not hold the tensors {which}; missing: {listed(missing)};"
+            f" unexpected: {listed(unexpected)}"
+        )
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise ArtefactError(
+                f"{where}: {name} has shape {list(shapes[name])}, expected {list(shape)}"
+            )
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Names on one line, however odd; the first few of many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(" ".join(name.split()) for name in names[:most]) or "none") + more
 
 
 def check_base(base: Mapping[str, Any], target: TargetModel, where: object) -> None:

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
-from entmtp.heads.fit import check_base, check_size, describe_base
+from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
 from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
@@ -250,27 +250,10 @@ def _read_tensors(path: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[s
     try:
         with safe_open(path, framework="pt") as opened:
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-            _check_tensors(path, shapes, expected)
+            check_tensors(path, shapes, expected, f"that its {CONFIG_NAME} promises")
             return {name: opened.get_tensor(name) for name in shapes}
     except (OSError, SafetensorError) as error:
         raise ArtefactError(f"{path} is not a readable safetensors file ({error})") from error
-
-
-def _check_tensors(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
-) -> None:
-    missing = sorted(expected.keys() - shapes.keys())
-    surplus = sorted(shapes.keys() - expected.keys())
-    if missing or surplus:
-        raise ArtefactError(
-            f"{path} does not hold the tensors that its {CONFIG_NAME} promises; missing:"
-            f" {', '.join(missing) or 'none'}; unexpected: {', '.join(surplus) or 'none'}"
-        )
-    for name, shape in shapes.items():
-        if shape != expected[name]:
-            raise ArtefactError(
-                f"{path}: {name} has shape {list(shape)}, expected {list(expected[name])}"
-            )
 
 
 def _check_draft_ids(ids: torch.Tensor, vocab_size: int, path: Path) -> None:

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 
 from entmtp.errors import HeadsError
 from entmtp.heads.base import DraftHeads
-from entmtp.heads.fit import check_base, describe_base
+from entmtp.heads.fit import check_base, describe_base, listed
 from entmtp.heads.published import hydra, medusa_v1, medusa_v2, vllm_medusa
-from entmtp.heads.published.layout import Layout, is_whole_model, listed
+from entmtp.heads.published.layout import Layout, is_whole_model
 from entmtp.heads.published.source import Source, find_weights, open_source
 from entmtp.heads.registry import build_heads
 from entmtp.target.model import TargetModel

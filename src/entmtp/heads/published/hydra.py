@@ -114,7 +114,7 @@ def read(source: Source, target: TargetModel) -> Reading:
 
 def _refuse_other_architectures(source: Source) -> None:
     said = source.config.get("hydra_head_arch")
-    if said is not None and said not in _ARCHITECTURES:
+    if said is not None and said not in list(_ARCHITECTURES):
         raise HeadsError(
             f"heads in {source.where} are of the Hydra architecture {said!r}; supported are"
             f" {' and '.join(_ARCHITECTURES)}"

@@ -17,7 +17,7 @@ import torch
 
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig
-from entmtp.heads.fit import check_size
+from entmtp.heads.fit import check_size, check_tensors
 from entmtp.heads.published.source import Source
 from entmtp.heads.registry import MAX_COUNT
 from entmtp.target.model import TargetModel
@@ -111,24 +111,8 @@ def demand(
     Raises:
         ArtefactError: names every tensor that is missing or unexpected, or one of another shape.
     """
-    missing = sorted(expected.keys() - source.shapes.keys())
-    unexpected = sorted(source.shapes.keys() - expected.keys() - set(ignored))
-    if missing or unexpected:
-        raise ArtefactError(
-            f"{source.where} does not hold the tensors of its layout; missing: {listed(missing)};"
-            f" unexpected: {listed(unexpected)}"
-        )
-    for name, shape in expected.items():
-        if source.shapes[name] != shape:
-            raise ArtefactError(
-                f"{source.where}: {name} has shape {list(source.shapes[name])}, expected"
-                f" {list(shape)}"
-            )
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + more
+    shapes = {name: shape for name, shape in source.shapes.items() if name not in set(ignored)}
+    check_tensors(source.where, shapes, expected, "of its layout")
 
 
 def hidden_size(source: Source, name: str, target: TargetModel) -> int:

@@ -97,10 +97,10 @@ def open_source(place: Path) -> Source:
     for file, wanted in _parts(files):
         given = _open_file(file)
         if absent := sorted(set(wanted or ()) - given.keys()):
-            raise ArtefactError(f"{file} lacks {absent[0]}, which the index promises there")
+            raise ArtefactError(f"{file} lacks {absent[0]!r}, which the index promises there")
         for name in wanted or given:
             if name in shapes:
-                raise ArtefactError(f"{file} has {name}, which another file has too")
+                raise ArtefactError(f"{file} has {name!r}, which another file has too")
             shapes[name], readers[name] = given[name]
     return Source(place, read_config(folder), shapes, readers)
 
