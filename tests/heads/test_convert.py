@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,9 @@ def test_there_and_back_drafts_the_same(
     heads = heads_of(kind, output, **sizes)
     save_heads(heads, tmp_path / "own", TARGET, {"seed": 7}, torch.float32)
     wanted = draft_of(load_heads(tmp_path / "own", TARGET))
-    convert_heads(tmp_path / "own", tmp_path / "out", layout, TARGET)
+    is_warned = layout == "vllm" and "draft_vocab_size" in sizes
+    with pytest.warns(match="0.32.0 does not load") if is_warned else nullcontext():
+        convert_heads(tmp_path / "own", tmp_path / "out", layout, TARGET)
     assert draft_of(load_heads(tmp_path / "out", TARGET)) == wanted
     convert_heads(tmp_path / "out", tmp_path / "back", "own", TARGET)
     back = load_heads(tmp_path / "back", TARGET)

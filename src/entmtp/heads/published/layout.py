@@ -111,7 +111,8 @@ def demand(
     Raises:
         ArtefactError: names every tensor that is missing or unexpected, or one of another shape.
     """
-    shapes = {name: shape for name, shape in source.shapes.items() if name not in set(ignored)}
+    unused = set(ignored)
+    shapes = {name: shape for name, shape in source.shapes.items() if name not in unused}
     check_tensors(source.where, shapes, expected, "of its layout")
 
 

@@ -21,6 +21,7 @@ from entmtp.heads.published.layout import (
     demand,
     full_output,
     hidden_size,
+    note,
     output_ids,
     refuse_kind,
     say_if_other,
@@ -151,6 +152,8 @@ def write(heads: DraftHeads, target: TargetModel) -> Files:
     for head, output in enumerate(rows[:1] if is_shared else rows):
         tensors[f"lm_heads.{head}.weight"] = output
     if heads.draft_ids is not None:
+        # Measured: benchmarks/results/vllm-medusa.json.
+        note("vLLM 0.32.0 does not load heads with a draft vocabulary (token_map)")
         tensors["token_map"] = heads.draft_ids
     config = {
         "model_type": "medusa",
