@@ -194,6 +194,24 @@ def _v1_stored_once(folder: Path) -> Path:
     return with_config(write_safetensors(folder, tensors), medusa_config(num_layers=2))
 
 
+def _v1_pickled_shards(folder: Path) -> Path:
+    """As `transformers` cut large pickles, without the index."""
+    names = sorted(medusa_v1())
+    for part in range(2):
+        tensors = {name: medusa_v1()[name] for name in names[part::2]}
+        write_pickle(folder, tensors, f"pytorch_model-0000{part + 1}-of-00002.bin")
+    return folder
+
+
+def _v1_twins(folder: Path) -> Path:
+    """As safetensors' `save_model` stores a module that is used twice."""
+    folder.mkdir()
+    once = {n: v for n, v in medusa_v1(2).items() if ".1.linear" not in n}
+    twins = {n: n.replace(".1.linear", ".0.linear") for n in medusa_v1(2) if ".1.linear" in n}
+    save_file(once, folder / "medusa_lm_head.safetensors", metadata={"format": "pt", **twins})
+    return folder
+
+
 def _v1_file(folder: Path) -> Path:
     return write_pickle(folder, medusa_v1(), "of_my_own.bin") / "of_my_own.bin"
 
@@ -252,7 +270,9 @@ FULL: dict[str, Callable[[Path], Path]] = {
     "medusa-v1 medusa_heads.": lambda f: write_pickle(f, prefixed("medusa_heads.", medusa_v1())),
     "medusa-v1 in a whole model": lambda f: write_shards(f, whole_model(medusa_v1())),
     "medusa-v1 in shards": lambda f: write_shards(f, medusa_v1(), "medusa_lm_head"),
+    "medusa-v1 in pickled shards": _v1_pickled_shards,
     "medusa-v1 repeated blocks": _v1_repeated,
+    "medusa-v1 repeated blocks named by the file": _v1_twins,
     "medusa-v1 repeated blocks stored once": _v1_stored_once,
     "medusa-v1 a file": _v1_file,
     "medusa-v2": lambda f: with_config(
