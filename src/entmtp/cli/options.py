@@ -80,7 +80,7 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a file (see tree show);"
+            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a file (tree show);"
             " the heads' own tree of about 16 nodes where none is given.",
         ),
     ] = None
