@@ -7,8 +7,7 @@ Dimension key: K draft heads · H = V of RING.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from safetensors.torch import save_file
 
 from entmtp.target import TargetModel
 from fixtures import markov, ring_order, sure
+from weight_files import Tensors, with_config, write_pickle, write_safetensors, write_shards
 
-Tensors = dict[str, torch.Tensor]
 V, K = 13, 4
 """A prime: a step of half a turn exists for every head, so two equal blocks can make one."""
 RING = markov(sure(ring_order(V)))
@@ -117,37 +116,6 @@ def hydra_prefix(target: TargetModel = RING) -> Tensors:
         f"{layer}mlp.up_proj.weight": torch.randn(inner, V),
         f"{layer}mlp.down_proj.weight": torch.zeros(V, inner),
     }
-
-
-def write_pickle(folder: Path, tensors: Tensors, name: str = "medusa_lm_head.pt") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(tensors, folder / name)
-    return folder
-
-
-def write_safetensors(
-    folder: Path, tensors: Tensors, name: str = "medusa_lm_head.safetensors"
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({n: value.clone() for n, value in tensors.items()}, folder / name)
-    return folder
-
-
-def write_shards(folder: Path, tensors: Tensors, stem: str = "model") -> Path:
-    """Two files and their index."""
-    names = sorted(tensors)
-    places = {name: f"{stem}-{1 + i % 2:05d}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in sorted(set(places.values())):
-        part = {name: tensors[name] for name, of in places.items() if of == file}
-        write_safetensors(folder, part, file)
-    index = {"metadata": {}, "weight_map": places}
-    (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-def with_config(folder: Path, config: Mapping[str, Any]) -> Path:
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def medusa_config(num_heads: int = K, num_layers: int = 1) -> dict[str, Any]:

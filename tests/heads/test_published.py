@@ -16,7 +16,8 @@ from transformers import LlamaConfig, LlamaModel
 from draft_heads import hidden_states
 from entmtp.heads import load_heads
 from fixtures import tiny
-from layouts import Tensors, hydra_config, with_config, write_pickle, write_safetensors
+from layouts import hydra_config
+from weight_files import Tensors, with_config, write_pickle, write_safetensors
 
 H, VOCAB, K = 64, 24, 3
 TARGET = tiny(vocab_size=VOCAB)
