@@ -44,7 +44,11 @@ def test_heads_come_back_as_they_were(kind: str, tmp_path: Path) -> None:
     for name, value in before.state_dict().items():
         assert torch.equal(after.state_dict()[name], value), name
     assert json.loads((tmp_path / "heads.json").read_text())["provenance"] == {"seed": 1}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["heads.json", "heads.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "heads.json",
+        "heads.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +123,10 @@ def test_M13_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "heads.json").write_text("{")
     with pytest.raises(ArtefactError, match=r"heads.json is not readable JSON"):
         load_heads(tmp_path, tiny())
+    (tmp_path / "heads.json").unlink()
     with pytest.raises(HeadsError, match=r"heads.json is missing there"):
+        load_heads(tmp_path, tiny())
+    with pytest.raises(HeadsError, match=r"no such file or folder"):
         load_heads(tmp_path / "nowhere", tiny())
 
 
@@ -207,14 +214,15 @@ def test_static_trees_that_the_heads_cannot_fill_are_refused(tmp_path: Path) -> 
 
 
 def test_static_trees_come_back_smallest_first(tmp_path: Path) -> None:
+    saved(tmp_path)
     assert read_static_trees(tmp_path) == ()
     assert default_tree(tmp_path) == medusa_63()
     trees = (StaticTree(chain(2), 1.5), StaticTree(full(4, 2), 2.25))
     write_static_trees(tmp_path, trees[::-1])
     assert read_static_trees(tmp_path) == trees
     assert default_tree(tmp_path) == full(4, 2)
-    (tmp_path / "trees.json").write_text(
-        '{"schema_version": 2, "heads": null, "trees": [{"paths": [[0, 1]]}]}'
-    )
+    file = tmp_path / "trees.json"
+    signed = json.loads(file.read_text()) | {"trees": [{"paths": [[0, 1]]}]}
+    file.write_text(json.dumps(signed))
     with pytest.raises(ArtefactError, match=r"trees.json is broken"):
         read_static_trees(tmp_path)

@@ -67,7 +67,14 @@ def test_answers_become_heads(
     assert report["num_train_rows"] + report["num_validation_rows"] == 24
     assert report["recipe"]["kind"] == kind
     names = sorted(path.name for path in (tmp_path / "heads").iterdir())
-    assert names == ["README.md", "heads.json", "heads.safetensors", "training.png", "trees.json"]
+    assert names == [
+        "README.md",
+        "config.json",
+        "heads.json",
+        "heads.safetensors",
+        "training.png",
+        "trees.json",
+    ]
     trees = read_static_trees(tmp_path / "heads")
     assert [entry.tree.num_nodes for entry in trees][:4] == [2, 3, 4, 5]
     target = load_target(str(model), dtype="float32", self_check=False)
@@ -99,7 +106,7 @@ def test_trees_only_makes_trees_and_card_again_and_never_of_nothing(
     assert {name: (heads / name).read_bytes() for name in before} == before
     report = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert [entry["num_nodes"] for entry in report["trees"]][:4] == [2, 3, 4, 5]
-    with pytest.raises(HeadsError, match="is missing there"):
+    with pytest.raises(HeadsError, match="no such file or folder"):
         command(flags(model, tmp_path, "--trees-only", "--out", str(empty)))
 
 
@@ -116,7 +123,7 @@ def test_training_starts_from_heads_of_the_same_sizes(model: Path, tmp_path: Pat
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with pytest.raises(BadInput, match=r"other sizes \(num_draft_heads 4, not 3\)"):
         command(flags(model, tmp_path / "other", *more, "--num-draft-heads", "3"))
-    with pytest.raises(HeadsError, match="is missing there"):
+    with pytest.raises(HeadsError, match="no such file or folder"):
         command([*first, "--start-from", str(tmp_path / "nowhere")])
 
 

@@ -30,7 +30,8 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "verify": ("verify", "Is speculative output your model's own? Every token is compared."),
         "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
         "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
-        "tree": ("tree", "Look at draft trees."),
+        "convert": ("convert", "Heads and trees to and from the forms of other programs."),
+        "tree": ("tree", "Look at draft trees and convert them."),
     }
 )
 """Verb to the name of its file and what it does in one line."""

@@ -75,7 +75,7 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="medusa|hydra|PATH",
-            help="Draft heads: shipped ones by name, or a folder."
+            help="Draft heads: shipped ones by name, a folder or a file, published ones too."
             f" The embedded model has {DEFAULT_HEADS} where none are given.",
         ),
     ] = None
@@ -90,8 +90,8 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a JSON file of rank"
-            " paths; the heads' own tree of about 16 nodes where none is given.",
+            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a file (tree show);"
+            " the heads' own tree of about 16 nodes where none is given.",
         ),
     ] = None
     acceptance: Annotated[

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -54,12 +55,21 @@ def open_target(options: TargetOptions) -> TargetModel:
 
 def open_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
     """Load heads; what is odd about them becomes a line of its own."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        heads = load_heads(spec, target)
-    for warning in caught:
-        note(f"note: {warning.message}")
-    return heads
+    with warnings_as_notes():
+        return load_heads(spec, target)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """What is odd becomes a line of its own, at once."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        note(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def open_engine(target_options: TargetOptions, draft_options: DraftOptions) -> Engine:

@@ -7,24 +7,23 @@ here.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from safetensors import SafetensorError
 
 from entmtp.cli.bars import progress_bar
 from entmtp.cli.options import AsJson, SkipBadLines, TargetOptions, line_rule, with_options
-from entmtp.cli.session import note, note_skipped, open_target
+from entmtp.cli.session import note, note_skipped, open_target, warnings_as_notes
 from entmtp.data import Message, OnBadLine, Prompt, load_prompts
 from entmtp.data.chat import chat_text, read_chat_template
 from entmtp.data.lines import check_readable
 from entmtp.errors import BadInput
-from entmtp.heads import StaticTree, describe_heads
+from entmtp.heads import StaticTree, describe_heads, locate_heads
 from entmtp.target import TargetModel
 from entmtp.train.answers import AnswerConfig, make_answers
 from entmtp.train.config import TrainConfig
@@ -148,8 +147,11 @@ def run(
     are stored; heads are trained on them, judged on held-out prompts as training goes.
     """
     places = where.places()
-    if needed := where.out if where.trees_only else config.start_from:
-        describe_heads(needed)  # what is missing is said before the model is loaded
+    # What is missing is said before the model is loaded.
+    if where.trees_only:
+        describe_heads(where.out)
+    elif config.start_from:
+        locate_heads(config.start_from)
     on_bad = line_rule(source.skip_bad_lines)
     prompts: list[Prompt] = []
     if not where.trees_only:
@@ -157,7 +159,7 @@ def run(
         prompts = [p for spec in source.prompts or [] for p in load_prompts(spec, on_bad)]
         note_skipped(on_bad)
     template = target.chat_template and read_chat_template(target.chat_template)
-    with _warnings_as_notes(), _files_named():
+    with warnings_as_notes(), _files_named():
         model = open_target(target)
         if template:
             _give_template(model, template)
@@ -169,19 +171,6 @@ def run(
         trained = _train(model, refs, places, config)
         _draw(where.work / f"run-{config.kind}", where.out)
     _report(trained, as_json)
-
-
-@contextmanager
-def _warnings_as_notes() -> Iterator[None]:
-    """What is odd becomes a line of its own, at once."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        note(f"note: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
-        yield
 
 
 @contextmanager

@@ -25,7 +25,8 @@ def load(
 
     Args:
         model: `smollm2-135m`, a checkpoint folder, a `.gguf` file, or a hub id.
-        heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder of heads.
+        heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder or file of heads,
+            published ones included.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
         dtype: `bfloat16`, `float32` (speculative output equals plain output to the token) or

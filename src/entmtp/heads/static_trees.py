@@ -17,11 +17,12 @@ from typing import NamedTuple
 from entmtp.errors import ArtefactError, TreeError
 from entmtp.heads.base import HeadsConfig
 from entmtp.heads.fingerprint import stored_fingerprint
-from entmtp.heads.format import CONFIG_NAME, describe_heads
+from entmtp.heads.format import CONFIG_NAME, count_heads, describe_heads
 from entmtp.trees import Tree, medusa_63
 
 SCHEMA_VERSION = 2
 FILE_NAME = "trees.json"
+_BROKEN = (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, TreeError)
 DEFAULT_NUM_NODES = 16
 """The root is one of them."""
 
@@ -53,13 +54,14 @@ def write_static_trees(folder: str | Path, trees: Sequence[StaticTree]) -> None:
 
 
 def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
-    """The trees of a heads folder, smallest first; none where the file is missing.
+    """The trees of a heads folder (or beside a heads file), smallest first; none without the file.
 
     Raises:
         ArtefactError: the file is broken, was made for other heads than those beside it, or has
             a tree that they cannot fill.
     """
-    path = Path(folder) / FILE_NAME
+    folder = Path(folder).parent if Path(folder).is_file() else Path(folder)
+    path = folder / FILE_NAME
     if not path.exists():
         return ()
     try:
@@ -74,11 +76,9 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
             StaticTree(Tree.from_paths(entry["paths"]), float(entry["mean_acceptance_length"]))
             for entry in content["trees"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, TreeError) as error:
-        raise ArtefactError(
-            f"{path} is broken ({error}); make it again with train-heads --trees-only"
-        ) from error
-    if (Path(folder) / CONFIG_NAME).is_file():
+    except _BROKEN as error:
+        raise _broken(path, error) from error
+    if (folder / CONFIG_NAME).is_file():
         _check_fit(path, [entry.tree for entry in trees], describe_heads(folder).config)
     return tuple(sorted(trees, key=lambda entry: entry.tree.num_nodes))
 
@@ -93,6 +93,13 @@ def _check_made_for(path: Path, made_for: object) -> None:
         )
 
 
+def _broken(path: Path, error: Exception) -> ArtefactError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ArtefactError(
+        f"{path} is broken ({reason}); make it again with train-heads --trees-only"
+    )
+
+
 def _check_fit(path: Path, trees: Sequence[Tree], config: HeadsConfig) -> None:
     for tree in trees:
         if tree.depth > config.num_draft_heads or tree.max_rank >= config.draft_vocab_size:
@@ -104,10 +111,16 @@ def _check_fit(path: Path, trees: Sequence[Tree], config: HeadsConfig) -> None:
 
 
 def default_tree(folder: str | Path) -> Tree:
-    """The stored tree of 16 nodes, root included, or the nearest; `medusa-63` where none is."""
+    """The stored tree of 16 nodes, root included, or the nearest.
+
+    Where none is stored, `medusa-63` as deep as there are heads.
+
+    Raises:
+        HeadsError, ArtefactError: there are no heads, or they cannot be read.
+    """
     stored = read_static_trees(folder)
     if not stored:
-        return medusa_63()
+        return medusa_63().truncate(count_heads(folder))
     return min(
         (entry.tree for entry in stored),
         key=lambda tree: abs(tree.num_nodes - DEFAULT_NUM_NODES),

@@ -104,7 +104,8 @@ def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, A
 def _check_folder(folder: Path) -> None:
     """Say what a folder is when it is not a checkpoint of a whole model."""
     has_weights = _has_any(folder, _WEIGHT_FILES)
-    if not has_weights and (_has_any(folder, _HEADS_FILES) or _names_heads(folder)):
+    # A whole model may have heads beside it or in its own files.
+    if _is_heads(folder) or (not has_weights and _has_any(folder, _HEADS_FILES)):
         raise BadInput(f"{folder} holds draft heads, not a model; pass it as the heads")
     if (folder / "config.json").is_file():
         if not has_weights:
@@ -123,9 +124,12 @@ def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
-def _names_heads(folder: Path) -> bool:
-    """Whether the configuration is the one that the Medusa and Hydra papers' code writes."""
-    return bool({"medusa_num_heads", "hydra_num_heads"} & set(_read_config(folder)))
+def _is_heads(folder: Path) -> bool:
+    """Whether the configuration is one that only heads have, ours or that of other projects."""
+    config = _read_config(folder)
+    if config.get("model_type", "medusa") != "medusa":
+        return False
+    return bool({"medusa_num_heads", "hydra_num_heads", "num_heads", "entmtp"} & set(config))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
