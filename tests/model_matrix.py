@@ -8,6 +8,7 @@ path, two sequences at a time, gives the ids of plain decoding, greedy and sampl
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,40 +26,41 @@ from entmtp.trees import full
 from model_roster import VOCAB_SIZE, Row, build
 from reference import ids_of, run, slow_ids
 
-NUM_TOKENS = 16
-_PROMPTS = tuple(prompt * 9 for prompt in ([1, 6], [5, 0, 3]))
+NUM_TOKENS = 12
+PROMPTS = tuple(prompt * 9 for prompt in ([1, 6], [5, 0, 3]))
 """Of unequal length, and longer than the window"""
-_SAMPLINGS = (Sampling(), Sampling(temperature=0.7, seed=5))
+SAMPLINGS = (Sampling(), Sampling(temperature=0.7, seed=5))
 
 
-class Verdict(NamedTuple):
-    """What became of a model."""
+class Admission(NamedTuple):
+    """What loading a model of the matrix comes to."""
 
-    is_exact: bool
-    why_not: str
-    """The sentence that refuses it; empty for an exact one"""
-    max_length: int | None = None
+    bare: PreTrainedModel
+    """As `transformers` has it"""
+    target: TargetModel | None
+    refusal: str
+    """The sentence that refuses it; empty where there is a target"""
 
 
-def judge(row: Row) -> Verdict:
-    """Run a row's model through everything.
-
-    Raises:
-        AssertionError: it was let in, and is not exact.
-    """
+def admit(row: Row) -> Admission:
+    """Wrap and check a row's model."""
     with quiet():
         bare = build(row)
     try:
         target = TargetModel.from_transformers(copy.deepcopy(bare), name=row.name)
         self_check(target)
     except ModelRefused as error:
-        return Verdict(False, str(error))
-    _demand_exactness(bare, target)
-    return Verdict(True, "", target.max_length)
+        return Admission(bare, None, str(error))
+    return Admission(bare, target, "")
 
 
-def _demand_exactness(bare: PreTrainedModel, target: TargetModel) -> None:
-    requests = [(p, GenerationParams(NUM_TOKENS, s)) for s in _SAMPLINGS for p in _PROMPTS]
+def demand_exactness(bare: PreTrainedModel, target: TargetModel) -> None:
+    """Run a model that was let in through everything.
+
+    Raises:
+        AssertionError: it is not exact; the message says against what.
+    """
+    requests = [(p, GenerationParams(NUM_TOKENS, s)) for s in SAMPLINGS for p in PROMPTS]
     plain = ids_of(run(Engine(target, max_batch_size=1), requests))
     for (prompt, params), ids in zip(requests, plain, strict=True):
         if params.sampling.is_greedy:
@@ -73,9 +75,9 @@ def _demand_exactness(bare: PreTrainedModel, target: TargetModel) -> None:
 
 
 @torch.no_grad()
-def generated(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> tuple[int, ...]:
+def generated(model: PreTrainedModel, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
     """What `transformers` itself generates, greedily."""
-    ids = torch.tensor([prompt])
+    ids = torch.tensor([list(prompt)])
     answer = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),

@@ -21,6 +21,7 @@ from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainCache
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
 MakeAcceptor = Callable[[Sequence[Sampling], torch.device], Acceptor]
@@ -48,7 +49,7 @@ class Batch:
         self._heads = heads
         self._make_acceptor = make_acceptor
         self._min_rows = min_rows
-        self._cache: KVCache | None = None
+        self._cache: KVCache | PlainCache | None = None
         self._heads_cache: KVCache | None = None
         self._sampling: list[Sampling] = []
         self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
@@ -155,7 +156,7 @@ class Batch:
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
 
-    def _open_row(self, row: int, capacity: int) -> tuple[KVCache, KVCache | None]:
+    def _open_row(self, row: int, capacity: int) -> tuple[KVCache | PlainCache, KVCache | None]:
         """Views of one empty row in each cache, allocated or enlarged as needed."""
         if self._cache is None:
             self._cache = self._target.new_cache(1, capacity)

@@ -57,12 +57,17 @@ class Engine:
         Raises:
             TreeError: the policy has a tree that the heads cannot fill.
             BadInput: drafts are asked for without heads.
+            ModelRefused: drafts are asked for, and the target was let in without them.
         """
         self.target = target
         self.policy = policy or PlainPolicy()
         is_speculative = any(tree.depth for tree in self.policy.trees)
         if is_speculative and heads is None:
             raise BadInput(f"policy {self.policy.name} needs draft heads; pass heads or use plain")
+        if is_speculative:
+            target.demand_trees(self.policy.name)
+        if target.tree_refusal:
+            max_batch_size = min_rows = 1
         if acceptance not in ("exact", "typical"):
             raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
         self.heads = heads if is_speculative else None

@@ -29,6 +29,8 @@ from entmtp.target.output import OutputLayer, is_plain, plain_weight
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+    from entmtp.target.plain import PlainCache
+
 Masks = torch.Tensor | None | dict[str, torch.Tensor | None]
 """Numbers to add to scores, `[B, 1, T, S]`; by kind of layer where a model has several."""
 
@@ -38,6 +40,9 @@ PREFILL_CHUNK = 256
 
 class TargetModel:
     """A model whose output must be kept, ready for tree decoding."""
+
+    tree_refusal: str = ""
+    """Why it cannot verify trees; empty for one that can (see `target.plain`)"""
 
     def __init__(
         self,
@@ -109,6 +114,18 @@ class TargetModel:
         finally:
             self._model.set_attn_implementation(ATTENTION_NAME)
 
+    def demand_trees(self, policy: str) -> None:
+        """Refuse a policy that drafts where trees cannot be verified.
+
+        Raises:
+            ModelRefused: this target was let in for plain decoding only.
+        """
+        if self.tree_refusal:
+            raise ModelRefused(
+                f"policy {policy} drafts, and this model was let in for plain decoding only:"
+                f" {self.tree_refusal}"
+            )
+
     @property
     def device(self) -> torch.device:
         return self._model.device
@@ -133,7 +150,7 @@ class TargetModel:
     def output_bias(self) -> torch.Tensor | None:  # [V]
         return self._output.bias
 
-    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache | PlainCache:
         """An empty cache for `batch_size` sequences of `capacity` tokens, drafts included."""
         return KVCache.allocate(
             self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
@@ -144,7 +161,7 @@ class TargetModel:
         ids: torch.Tensor,  # [B, T]
         positions: torch.Tensor,  # [B, T]
         among: torch.Tensor,  # [B, T, T] bool: which of the new rows see which
-        cache: KVCache,
+        cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         """Hidden states `[B, T, H]` after the final norm; writes T cache rows, moves no length."""
         cache.reserve(max(cache.lengths) + ids.shape[1])
@@ -178,7 +195,7 @@ class TargetModel:
         """Float32 logits `[..., V]` of hidden states `[..., H]`."""
         return self._output.logits(hidden)
 
-    def prefill(self, ids: torch.Tensor, cache: KVCache) -> Iterator[torch.Tensor]:
+    def prefill(self, ids: torch.Tensor, cache: KVCache | PlainCache) -> Iterator[torch.Tensor]:
         """Commit prompt ids `[1, P]` of the only sequence of `cache`; yields hidden `[1, A, H]`.
 
         In chunks, so that a long prompt needs no `[P, P]` mask.

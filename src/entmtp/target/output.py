@@ -23,7 +23,7 @@ class OutputLayer:
         self._layer: Any = model.get_output_embeddings()
         self._scale, self._softcap = _scale_and_softcap(model)
 
-    @property
+    @cached_property
     def weight(self) -> torch.Tensor:  # [V, H]
         return plain_weight(self._layer)
 

@@ -14,6 +14,7 @@ import torch
 from entmtp.errors import ModelRefused
 from entmtp.target.layout import refusing_misfits
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainTarget
 from entmtp.trees import Tree, tree_buffers
 
 _PROMPT_LENGTH = 13
@@ -41,6 +42,25 @@ def self_check(target: TargetModel) -> None:
         _check(narrow)
 
 
+@torch.inference_mode()
+def plain_check(target: PlainTarget) -> None:
+    """Compare a prompt and two tokens behind it, one by one, with whole forwards.
+
+    Raises:
+        ModelRefused: not even plain decoding gives the model's own logits.
+    """
+    ids = _random_ids(target, _PROMPT_LENGTH + 2)
+    with refusing_misfits(target.transformers_model):
+        cache = target.new_cache(1, ids.shape[1])
+        hidden = list(target.prefill(ids[:, :_PROMPT_LENGTH], cache))[-1]
+        for length in range(_PROMPT_LENGTH, ids.shape[1] + 1):
+            _compare(target, hidden[:, -1], ids[:, :length], "plain decoding", _OTHER_STEPS)
+            if length < ids.shape[1]:
+                one = ids[:, length : length + 1]
+                hidden = target.forward(one, one, one, cache)
+                cache.advance([1])
+
+
 @contextmanager
 def _narrowed(target: TargetModel) -> Iterator[TargetModel]:
     """The target with a sliding window, if it has one, that the few tokens of the check outgrow.
@@ -59,10 +79,7 @@ def _narrowed(target: TargetModel) -> Iterator[TargetModel]:
 
 
 def _check(target: TargetModel) -> None:
-    generator = torch.Generator().manual_seed(0)
-    draw = torch.randint(
-        target.vocab_size, (1, _PROMPT_LENGTH + _TREE.num_nodes + 1), generator=generator
-    ).to(target.device)
+    draw = _random_ids(target, _PROMPT_LENGTH + _TREE.num_nodes + 1)
     prompt, nodes = draw[:, :_PROMPT_LENGTH], draw[:, _PROMPT_LENGTH:-1]
     buffers = tree_buffers((_TREE,), target.device)
     cache = target.new_cache(1, _PROMPT_LENGTH + _TREE.num_nodes + 1)
@@ -81,6 +98,11 @@ def _check(target: TargetModel) -> None:
     _compare(target, after[:, 0], ids, "the token behind accepted drafts", _NO_TREES)
 
 
+def _random_ids(target: TargetModel, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(target.vocab_size, (1, count), generator=generator).to(target.device)
+
+
 def _nodes_on(path: tuple[int, ...]) -> list[int]:
     return [_TREE.paths.index(path[:depth]) for depth in range(len(path) + 1)]
 
@@ -93,7 +115,7 @@ def _compare(
     limit = _TOLERANCE[target.dtype]
     if not difference <= limit:
         raise ModelRefused(
-            f"{target.config.model_type} computes other logits for {what} than for plain text"
+            f"{target.config.model_type} computes other logits for {what} than for whole text"
             f" (off by {difference:.2g} standard deviations, {limit:g} allowed): {why};"
             " use another model"
         )
