@@ -57,7 +57,9 @@ def build(row: Row, seed: int = 0) -> PreTrainedModel:
     """The model of a row; the same weights for the same seed."""
     given = {**_SIZES, **row.changes}
     config = CONFIG_MAPPING[row.model_type](**given)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # sinks begin at random numbers of its own
+        model = AutoModelForCausalLM.from_config(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():

@@ -64,7 +64,7 @@ def prefix_shape(target: TargetModel) -> PrefixShape:
         num_attention_heads=num_heads,
         num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
         head_dim=int(getattr(config, "head_dim", None) or target.hidden_size // num_heads),
-        intermediate_size=int(config.intermediate_size),
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 4 * target.hidden_size),
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-5)),
         rope_theta=float(rope.get("rope_theta", 10000.0)),
         max_length=int(target.max_length),

@@ -86,6 +86,7 @@ class TargetModel:
             raise ModelRefused(
                 f"{model.config.model_type} has no output layer; give a causal language model"
             )
+        _demand_rows(model)
         model.eval()
         model.requires_grad_(False)
         architecture = read_architecture(model.config.get_text_config())
@@ -226,6 +227,19 @@ class TargetModel:
             digest.update(name.encode())
             digest.update(sample.cpu().view(torch.int16).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _demand_rows(model: PreTrainedModel) -> None:
+    """What can be said must be readable: an id without an input row would end in an index error."""
+    said, read = (
+        plain_weight(layer).shape[0]
+        for layer in (model.get_output_embeddings(), model.get_input_embeddings())
+    )
+    if said > read:
+        raise ModelRefused(
+            f"{model.config.model_type} has {said} output rows and {read} input embeddings, so that"
+            " it can say tokens that it cannot read; resize them to the same number"
+        )
 
 
 def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
