@@ -6,7 +6,11 @@ from functools import lru_cache
 
 import pytest
 
-from model_matrix import Admission, admit, demand_exactness
+from draft_heads import KINDS, random_heads
+from entmtp.engine import Engine, GenerationParams
+from entmtp.scheduler import StaticPolicy
+from entmtp.trees import full
+from model_matrix import PROMPTS, Admission, admit, demand_exactness, generated
 from model_roster import ROWS
 from model_table import PAGE, line, page
 
@@ -43,3 +47,15 @@ def test_the_page_is_what_the_matrix_gives() -> None:
     """Made again by `python tests/model_table.py`."""
     lines = [line(row, admission(row.name)) for row in ROWS]
     assert PAGE.read_text(encoding="utf-8") == page(lines)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "falcon", "gemma3_text", "gpt_neox"])
+def test_every_kind_of_heads_fits(model_type: str) -> None:
+    """Hydra++ builds a layer in the shape of the target's; configurations name shapes unlike."""
+    bare, target, refusal = admission(next(n for n in NAMES if n.startswith(model_type)))
+    assert target is not None, refusal
+    plain = Engine(target).generate(PROMPTS[0], GenerationParams(20)).token_ids
+    for kind in KINDS:
+        engine = Engine(target, random_heads(target, kind), StaticPolicy(full(3, 2)))
+        assert engine.generate(PROMPTS[0], GenerationParams(20)).token_ids == plain
+    assert plain == generated(bare, PROMPTS[0], 20)
