@@ -9,7 +9,7 @@ N attention heads · G queries per key/value head.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -70,11 +70,7 @@ def folded_attention(
     _refuse_unknown(options)
     batch, num_heads, rows, head_dim = query.shape
     if attention_mask is None and rows > 1:
-        # `transformers` makes no mask for attention that it does not know: all would be visible.
-        raise BadInput(
-            f"attention {ATTENTION_NAME!r} needs a ready 4-D mask; to use this model outside of"
-            " entmtp, call set_attn_implementation('sdpa') on it first"
-        )
+        _demand_mask()
     num_kv_heads = key.shape[1]
     groups = num_heads // num_kv_heads
     folded = query.reshape(batch, num_kv_heads, groups * rows, head_dim)
@@ -84,13 +80,18 @@ def folded_attention(
     else:
         scores = _scores(folded, key, mask, scaling, softcap)
         if sinks is not None:
-            # A sink is one more key that takes weight and gives nothing.
-            sinks = sinks.reshape(1, num_kv_heads, groups, 1, 1).expand(batch, -1, -1, rows, 1)
-            scores = torch.cat([scores, sinks.reshape(*scores.shape[:-1], 1).to(scores)], -1)
-        weights = scores.softmax(-1)[..., : key.shape[2]]
-        output = weights.to(value.dtype) @ value
+            scores = _with_sinks(scores, sinks)
+        output = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype) @ value
     output = output.reshape(batch, num_heads, rows, value.shape[-1])
     return output.transpose(1, 2), None
+
+
+def _demand_mask() -> NoReturn:
+    # `transformers` makes no mask for attention that it does not know: all would be visible.
+    raise BadInput(
+        f"attention {ATTENTION_NAME!r} needs a ready 4-D mask; to use this model outside of"
+        " entmtp, call set_attn_implementation('sdpa') on it first"
+    )
 
 
 def _scores(
@@ -107,6 +108,18 @@ def _scores(
     if mask is None:
         return scores
     return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def _with_sinks(
+    scores: torch.Tensor,  # [B, M, G·T, S]
+    sinks: torch.Tensor,  # [N] = [M·G]
+) -> torch.Tensor:
+    """One more key, which takes weight and gives nothing: `[B, M, G·T, S + 1]`."""
+    batch, num_kv_heads, rows, _ = scores.shape
+    groups = len(sinks) // num_kv_heads
+    folded = sinks.to(scores).reshape(1, num_kv_heads, groups, 1)
+    folded = folded.expand(batch, -1, -1, rows // groups)
+    return torch.cat([scores, folded.reshape(batch, num_kv_heads, rows, 1)], -1)
 
 
 def _refuse_unknown(options: dict[str, Any]) -> None:

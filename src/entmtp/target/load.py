@@ -54,8 +54,8 @@ def load_target(
     that one), and is fetched where the cache does not have it.
 
     Args:
-        allow_plain: a model that cannot verify trees is not refused but becomes one that only
-            decodes plainly, if its plain decoding passes a check; `tree_refusal` then says why.
+        allow_plain: let a model in that cannot verify trees, for plain decoding only, if that
+            passes a check; `tree_refusal` then says why.
 
     Raises:
         BadInput: `spec`, `dtype` or `device` is wrong.
@@ -63,12 +63,7 @@ def load_target(
         ModelRefused: the checkpoint cannot be read, or fails the self-check.
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
-    if spec in EMBEDDED:
-        folder = fetch_embedded(EMBEDDED[spec], progress)
-        model, tokenizer = _read_checkpoint(str(folder), torch_dtype)
-    else:
-        path = Path(spec).expanduser()
-        model, tokenizer = _read_path_or_hub(spec, path, torch_dtype)
+    model, tokenizer = _read(spec, torch_dtype, progress)
     model = _to_device(model, torch_device)
     shipped_attention = model.config._attn_implementation
     try:
@@ -78,12 +73,11 @@ def load_target(
     except ModelRefused as error:
         if not allow_plain:
             raise
+        progress(f"plain decoding only: {error}")
         if takes_our_attention(model):
             model.set_attn_implementation(shipped_attention)
-        plain = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
-        plain_check(plain)
-        progress(f"plain decoding only: {error}")
-        return plain
+        target = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
+        plain_check(target)
     return target
 
 
@@ -105,6 +99,13 @@ def parse_device(name: str) -> torch.device:
             f"no device {name}: this torch sees {torch.cuda.device_count()} CUDA devices; use cpu"
         )
     return device
+
+
+def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
+    if spec in EMBEDDED:
+        folder = fetch_embedded(EMBEDDED[spec], progress)
+        return _read_checkpoint(str(folder), dtype)
+    return _read_path_or_hub(spec, Path(spec).expanduser(), dtype)
 
 
 def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
