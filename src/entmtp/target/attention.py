@@ -71,8 +71,7 @@ def folded_attention(
     batch, num_heads, rows, head_dim = query.shape
     if attention_mask is None and rows > 1:
         _demand_mask()
-    num_kv_heads = key.shape[1]
-    groups = num_heads // num_kv_heads
+    num_kv_heads, groups = key.shape[1], num_heads // key.shape[1]
     folded = query.reshape(batch, num_kv_heads, groups * rows, head_dim)
     mask = None if attention_mask is None else fold_mask(attention_mask, groups)
     if softcap is None and sinks is None:
