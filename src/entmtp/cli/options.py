@@ -101,6 +101,14 @@ class DraftOptions:
             " that the model merely finds likely (for comparison with published figures)."
         ),
     ] = "exact"
+    allow_plain: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plain",
+            help="Do not refuse a model that cannot verify trees; decode it plainly, without"
+            " drafts.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,18 @@ def busy(what: str) -> Iterator[Progress]:
         yield lambda line: status.update(f"{what}: {line} …")
 
 
-def open_target(options: TargetOptions) -> TargetModel:
+def open_target(options: TargetOptions, allow_plain: bool = False) -> TargetModel:
     """Load the model, after a look at the cheap flags."""
     parse_dtype(options.dtype)
     parse_device(options.device)
     with busy(f"loading {options.model}") as progress:
-        return load_target(options.model, options.dtype, options.device, progress=progress)
+        return load_target(
+            options.model,
+            options.dtype,
+            options.device,
+            allow_plain=allow_plain,
+            progress=progress,
+        )
 
 
 def open_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
@@ -75,6 +81,6 @@ def warnings_as_notes() -> Iterator[None]:
 def open_engine(target_options: TargetOptions, draft_options: DraftOptions) -> Engine:
     """The engine that the flags ask for. Contradictions are found before anything is loaded."""
     plan = plan_drafts(draft_options, target_options.model)
-    target = open_target(target_options)
+    target = open_target(target_options, draft_options.allow_plain)
     heads = None if plan.heads is None else open_heads(plan.heads, target)
     return Engine(target, heads, plan.policy, acceptance=plan.acceptance)

@@ -11,12 +11,13 @@ import torch
 
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainCache
 from entmtp.trees import TreeBuffers
 
 
 def verify(
     target: TargetModel,
-    cache: KVCache,
+    cache: KVCache | PlainCache,
     draft_ids: torch.Tensor,  # [B, T], root at slot 0
     buffers: TreeBuffers,
 ) -> torch.Tensor:

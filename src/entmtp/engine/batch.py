@@ -34,6 +34,7 @@ from entmtp.heads import DraftHeads
 from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainCache
 
 
 class StepOutput(NamedTuple):
@@ -64,7 +65,7 @@ class Batch:
         self._heads = heads
         self._acceptor = acceptor
         self._drafter = Drafter(heads, min_rows)
-        self._cache: KVCache | None = None
+        self._cache: KVCache | PlainCache | None = None
         self._heads_cache: KVCache | None = None
         self._rows: list[Row] = []
         self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
@@ -186,7 +187,7 @@ class Batch:
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
 
-    def _open_row(self, row: int, capacity: int) -> tuple[KVCache, KVCache | None]:
+    def _open_row(self, row: int, capacity: int) -> tuple[KVCache | PlainCache, KVCache | None]:
         """Views of one empty row in each cache, allocated or enlarged as needed."""
         if self._cache is None:
             self._cache = self._target.new_cache(1, capacity)

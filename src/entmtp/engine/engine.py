@@ -57,10 +57,13 @@ class Engine:
         Raises:
             TreeError: the policy has a tree that the heads cannot fill.
             BadInput: drafts are asked for without heads.
+            ModelRefused: drafts are asked for, and the target was let in without them.
         """
         self.target = target
         self.policy = policy or PlainPolicy()
-        check_policy(self.policy, heads)
+        check_policy(self.policy, heads, target)
+        if target.tree_refusal:
+            max_batch_size = min_rows = 1
         if acceptance not in ("exact", "typical"):
             raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
         self.heads = heads if drafts(self.policy) else None
@@ -142,7 +145,7 @@ class Engine:
         policy: TreePolicy | None = None,
     ) -> Sequence:
         policy = policy or self.policy
-        check_policy(policy, self.heads)
+        check_policy(policy, self.heads, self.target)
         request = resolve(self.target, self.encode(prompt), params or GenerationParams(), index)
         selection = policy.begin(request.sample_seed)
         return Sequence(next(self._request_ids), request, self.target.tokenizer, selection)

@@ -1,10 +1,14 @@
-"""May this policy run with these heads? Knows: trees and heads. Does not know: sequences."""
+"""May this policy run with these heads, on this target?
+
+Knows: trees, heads, and whether the target takes trees. Does not know: sequences.
+"""
 
 from __future__ import annotations
 
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.scheduler import TreePolicy
+from entmtp.target.model import TargetModel
 
 
 def drafts(policy: TreePolicy) -> bool:
@@ -12,10 +16,11 @@ def drafts(policy: TreePolicy) -> bool:
     return any(tree.depth for tree in policy.trees)
 
 
-def check_policy(policy: TreePolicy, heads: DraftHeads | None) -> None:
+def check_policy(policy: TreePolicy, heads: DraftHeads | None, target: TargetModel) -> None:
     """Refuse a policy that cannot run.
 
     Raises:
+        ModelRefused: it drafts, and the target was let in without trees.
         BadInput: it drafts, and there are no heads.
         TreeError: it has a tree that the heads cannot fill.
     """
@@ -23,5 +28,6 @@ def check_policy(policy: TreePolicy, heads: DraftHeads | None) -> None:
         return
     if heads is None:
         raise BadInput(f"policy {policy.name} needs draft heads; pass heads or use plain")
+    target.demand_trees(policy.name)
     for tree in policy.trees:
         check_tree(heads, tree)

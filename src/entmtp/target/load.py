@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, ModelRefused
+from entmtp.target.architecture import rope_parameters, rope_type, unknown_rope
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
 from entmtp.target.gguf_file import LOAD_ERRORS, check_num_layers, first_line, quiet, read_gguf
+from entmtp.target.layout import takes_our_attention
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainTarget
+from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
@@ -40,7 +44,9 @@ def load_target(
     spec: str,
     dtype: str = "bfloat16",
     device: str = "cpu",
+    *,
     self_check: bool = True,
+    allow_plain: bool = False,
     progress: Progress = _log.info,
 ) -> TargetModel:
     """Load a target model, unmodified, and check that trees can be verified with it.
@@ -48,21 +54,31 @@ def load_target(
     An embedded name wins over a folder of the same name in the current folder (say `./name` for
     that one), and is fetched where the cache does not have it.
 
+    Args:
+        allow_plain: let a model in that cannot verify trees, for plain decoding only, if that
+            passes a check; `tree_refusal` then says why.
+
     Raises:
         BadInput: `spec`, `dtype` or `device` is wrong.
         FetchError: an embedded model could not be fetched.
         ModelRefused: the checkpoint cannot be read, or fails the self-check.
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
-    if spec in EMBEDDED:
-        folder = fetch_embedded(EMBEDDED[spec], progress)
-        model, tokenizer = _read_checkpoint(str(folder), torch_dtype)
-    else:
-        path = Path(spec).expanduser()
-        model, tokenizer = _read_path_or_hub(spec, path, torch_dtype)
-    target = TargetModel.from_transformers(_to_device(model, torch_device), tokenizer, name=spec)
-    if self_check:
-        run_self_check(target)
+    model, tokenizer = _read(spec, torch_dtype, progress)
+    model = _to_device(model, torch_device)
+    shipped_attention = model.config._attn_implementation
+    try:
+        target = TargetModel.from_transformers(model, tokenizer, name=spec)
+        if self_check:
+            run_self_check(target)
+    except ModelRefused as error:
+        if not allow_plain:
+            raise
+        progress(f"plain decoding only: {error}")
+        if takes_our_attention(model):
+            model.set_attn_implementation(shipped_attention)
+        target = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
+        plain_check(target)
     return target
 
 
@@ -84,6 +100,13 @@ def parse_device(name: str) -> torch.device:
             f"no device {name}: this torch sees {torch.cuda.device_count()} CUDA devices; use cpu"
         )
     return device
+
+
+def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
+    if spec in EMBEDDED:
+        folder = fetch_embedded(EMBEDDED[spec], progress)
+        return _read_checkpoint(str(folder), dtype)
+    return _read_path_or_hub(spec, Path(spec).expanduser(), dtype)
 
 
 def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -169,7 +192,7 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
                 trust_remote_code=False,
             )
     except LOAD_ERRORS as error:
-        raise ModelRefused(f"cannot load {where}: {first_line(error)}") from error
+        raise ModelRefused(f"cannot load {where}: {_reason(error, where)}") from error
     model, info = loaded
     # `transformers` would fill these with random numbers and go on.
     if absent := sorted(
@@ -181,6 +204,24 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise ModelRefused(f"{where} lacks the weight {absent[0]}{more}, or has it in another size")
     return model, _read_tokenizer(where)
+
+
+def _reason(error: BaseException, where: str) -> str:
+    """What was wrong, where `transformers` itself only names a module or a key."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = "entmtp[quantized]" if error.name == "torchao" else error.name
+        return f"it needs the package {error.name}, which is not installed (pip install {package})"
+    if not isinstance(error, KeyError):
+        return first_line(error)
+    try:
+        with quiet():
+            config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    except LOAD_ERRORS:
+        return f"its config.json is not complete: {error.args[0]}"
+    kind = str(error.args[0])
+    if kind in {rope_type(rope) for rope in rope_parameters(config.get_text_config())}:
+        return unknown_rope(config, kind)
+    return f"its config.json asks for {kind!r}, which transformers does not know"
 
 
 def _read_tokenizer(where: str) -> Any:
