@@ -10,6 +10,7 @@ with verbs of its own. Only the wanted verb's file is imported: help must not wa
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Verb to the name of its file and what it does in one line."""
 
+_CHATTY = ("torchao", "torch.utils._pytree")
+"""Where torchao is installed, these tell every user of `transformers` about CUDA libraries."""
 BAD_USE = 2
 INTERRUPTED = 130
 TERMINATED = 143
@@ -45,6 +48,8 @@ def main() -> NoReturn:
     """The entry point of the `entmtp` command."""
     # Unwinding, instead of dying on the spot, removes half-made files.
     signal.signal(signal.SIGTERM, _terminate)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     sys.exit(run_command(sys.argv[1:]))
 
 
