@@ -5,7 +5,7 @@ Dimension key: B rows · S positions · K draft heads · H hidden size · V voca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import torch
@@ -153,18 +153,16 @@ class ToldHeads(DraftHeads):
     def features(self, head: int, context: torch.Tensor, path: torch.Tensor | None) -> torch.Tensor:
         return context
 
-    def draft(self, context: torch.Tensor, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
-        ids = root_ids[:, None].repeat(1, buffers.num_slots)
+    def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         for path, slot in _slots_of(buffers).items():
-            ids[0, slot] = self._guess(self._num_observed, path)
-        return Draft(ids, torch.zeros(ids.shape))
+            draft.ids[0, slot] = self._guess(self._num_observed, path)
+        yield from range(1, buffers.depth + 1)
 
 
 def _slots_of(buffers: TreeBuffers) -> dict[tuple[int, ...], int]:
     """The slots of a lone tree by path, without the root."""
     paths: dict[int, tuple[int, ...]] = {0: ()}
     for level in buffers.levels:
-        ranks = level.ranks[0].tolist()
-        for slot, rank in zip(range(level.start, level.stop), ranks, strict=True):
+        for slot, rank in zip(level.slots[0].tolist(), level.ranks[0].tolist(), strict=True):
             paths[slot] = (*paths[int(buffers.parents[0, slot])], rank)
     return {path: slot for slot, path in paths.items() if path}

@@ -6,17 +6,19 @@ Dimension key: N sequences · T tree slots · V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from draft_heads import hidden_states
-from entmtp.decode import Acceptor, Draw, Sampler, Sampling, make_sampler
+from entmtp.decode import Acceptor, Draw, Sampler, Sampling
 from entmtp.target import TargetModel
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 from fixtures import markov
 
 ROW = torch.tensor([0.5, 0.3, 0.15, 0.05])
+EIGHT_ROW = torch.tensor([0.31, 0.23, 0.16, 0.11, 0.08, 0.06, 0.03, 0.02])
 ACCEPTED, REJECTED, BONUS = range(3)
 """How a token came about: drafted; drawn where no child had it; drawn behind a leaf."""
 
@@ -77,7 +79,7 @@ def walk(
     while bool((said < num_tokens).any()):
         draft_ids = drafts.ids[root]
         draw = Draw(target.logits, sampler, 1 + said)
-        slots, ids, num_accepted = acceptor(states[draft_ids], draft_ids, buffers, draw)
+        slots, ids, num_accepted, *_ = acceptor(states[draft_ids], draft_ids, buffers, draw)
         last = slots[rows, num_accepted]
         ending = torch.where(drafts.is_leaf[last], BONUS, REJECTED)
         root = ids[rows, num_accepted]
@@ -106,10 +108,7 @@ def warped(row: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 def samplings(count: int, template: Sampling) -> list[Sampling]:
     """The same, with a seed each."""
-    return [
-        Sampling(template.temperature, template.top_k, template.top_p, seed)
-        for seed in range(count)
-    ]
+    return [replace(template, seed=seed) for seed in range(count)]
 
 
 def steps(walked: Walk, vocab_size: int) -> torch.Tensor:
@@ -160,5 +159,5 @@ def walk_markov(
 ) -> Walk:
     target = markov(transitions)
     rows = samplings(count, template)
-    sampler = change(make_sampler(rows, target.device), rows)
+    sampler = change(Sampler(rows, target.device), rows)
     return walk(target, Drafts(tree, ranking(transitions)), make_acceptor(), sampler, count, 5)

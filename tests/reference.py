@@ -6,11 +6,17 @@ through `transformers`, its own logits processors, and the keyed noise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
 from transformers import PreTrainedModel
 from transformers.generation.logits_process import (
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -31,21 +37,46 @@ def slow_ids(
     ids = torch.tensor([list(prompt)])
     for _ in range(num_tokens):
         scores = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        scores = processed(ids, scores, sampling, len(prompt))
         if not sampling.is_greedy:
-            scores = processed(ids, scores, sampling)
+            scores = filtered(ids, scores, sampling)
             key = torch.tensor([sampling.seed]), torch.tensor([ids.shape[1]])
             scores = scores + gumbel_noise(*key, scores.shape[-1])
         ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], 1)
     return tuple(ids[0, len(prompt) :].tolist())
 
 
-def processed(ids: torch.Tensor, scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Scores after `transformers`' own temperature, top-k and top-p."""
+def processed(
+    ids: torch.Tensor, scores: torch.Tensor, sampling: Sampling, num_prompt: int
+) -> torch.Tensor:
+    """Scores `[1, V]` after `transformers`' own processors, and OpenAI's penalties by hand."""
+    if sampling.logit_bias:
+        biases = [[[token_id], float(bias)] for token_id, bias in sampling.logit_bias]
+        scores = SequenceBiasLogitsProcessor(biases)(ids, scores)
+    if sampling.repetition_penalty != 1:
+        penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+        scores = penalty(ids, scores)
+    scores = scores.clone()
+    for token, count in Counter(ids[0, num_prompt:].tolist()).items():
+        scores[0, token] -= count * sampling.frequency_penalty + sampling.presence_penalty
+    if sampling.banned_ids:
+        banned = [list(sequence) for sequence in sampling.banned_ids]
+        scores = NoBadWordsLogitsProcessor(banned)(ids, scores)
+    for token_id, count in sampling.delays:
+        early = MinNewTokensLengthLogitsProcessor(num_prompt, count, token_id)
+        scores = early(ids, scores)
+    return scores
+
+
+def filtered(ids: torch.Tensor, scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Scores after `transformers`' own temperature, top-k, top-p and min-p."""
     scores = TemperatureLogitsWarper(sampling.temperature)(ids, scores)
     if sampling.top_k:
         scores = TopKLogitsWarper(sampling.top_k)(ids, scores)
     if sampling.top_p < 1:
         scores = TopPLogitsWarper(sampling.top_p)(ids, scores)
+    if sampling.min_p:
+        scores = MinPLogitsWarper(sampling.min_p)(ids, scores)
     return scores
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,10 +22,15 @@ STORED_TREES = (
 )
 
 
-def save_model(folder: Path, *, chat_template: str | None = None, max_length: int = 256) -> Path:
+def save_bare_model(folder: Path, **sizes: Any) -> Path:
+    """A random model without a tokenizer; sizes as `tiny_model` takes them."""
+    tiny_model(**sizes).save_pretrained(folder)
+    return folder
+
+
+def save_model(folder: Path, *, chat_template: str | None = None, **sizes: Any) -> Path:
     """A random Llama over bytes that never ends by itself."""
-    model = tiny_model(vocab_size=VOCAB_SIZE, max_length=max_length)
-    model.save_pretrained(folder)
+    save_bare_model(folder, **{"vocab_size": VOCAB_SIZE, **sizes})
     tokenizer = byte_tokenizer()
     assert tokenizer.eos_token_id == EOS
     tokenizer.chat_template = chat_template

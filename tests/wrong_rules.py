@@ -54,14 +54,15 @@ class RuleAcceptor:
     ) -> Acceptance:
         assert buffers.depth == 1, "these rules are written for a root and its children"
         dice = Dice()
-        p = (target.logits(hidden) / self.temperature).softmax(-1)  # [B, T, V]
+        logits = target.logits(hidden)
+        p = (logits / self.temperature).softmax(-1)  # [B, T, V]
         token, child = self.rule(p[:, 0], draft_ids[:, 1:], self.q[draft_ids[:, 0]], dice)
         slot = child + 1
-        behind = dice.draw(p[torch.arange(len(slot)), slot])
-        root = torch.zeros_like(slot)
-        return Acceptance(
-            torch.stack([root, slot], 1), torch.stack([token, behind], 1), (child >= 0).long()
-        )
+        rows = torch.arange(len(slot))
+        behind = dice.draw(p[rows, slot])
+        slots = torch.stack([torch.zeros_like(slot), slot], 1)
+        token_ids = torch.stack([token, behind], 1)
+        return Acceptance(slots, token_ids, (child >= 0).long(), logits[rows, slot])
 
 
 def one_by_one(

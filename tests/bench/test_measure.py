@@ -123,5 +123,5 @@ def test_P09_no_prompts_is_a_message() -> None:
 
 
 def test_tasks_are_first_turns() -> None:
-    prompt = Prompt("x", "chat", (Message("user", "ab"),), ("later",))
+    prompt = Prompt("x", "chat", (Message("user", "ab"),), ("later",), is_text=True)
     assert make_tasks(Engine(script("ab")), [prompt]) == (Task("x", "chat", tuple(b"ab")),)

@@ -11,12 +11,13 @@ from draft_heads import random_heads
 from entmtp.bench import Difference, Method, Task, compare
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams, batch
+from entmtp.engine import Engine, GenerationParams, drafting
 from entmtp.scheduler import PlainPolicy, StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.trees import TreeBuffers, full, tree_buffers
 from fixtures import tiny
 from reference import random_prompts
+from runtimes import needs_openvino, on_openvino
 
 NUM_PROMPTS = 8
 
@@ -42,7 +43,7 @@ def break_mask(monkeypatch: pytest.MonkeyPatch) -> None:
         slots = torch.arange(buffers.num_slots)
         return dataclasses.replace(buffers, mask=(slots <= slots[:, None])[None])
 
-    monkeypatch.setattr(batch, "tree_buffers", siblings_visible)
+    monkeypatch.setattr(drafting, "tree_buffers", siblings_visible)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,29 @@ def test_L02_in_float32_any_difference_is_a_fault(monkeypatch: pytest.MonkeyPatc
     found = differences(tiny())
     assert found
     assert all(one.verdict == "fault" and one.ratio is None for one in found)
+
+
+@needs_openvino
+def test_in_int8_a_difference_is_never_called_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = on_openvino("llama", "int8")
+    assert differences(target) == ()
+    break_mask(monkeypatch)
+    found = differences(target)
+    assert found
+    assert all(one.verdict == "fault" and one.ratio is None for one in found)
+    monkeypatch.setattr(target, "exact_length", 0)
+    found = differences(target)
+    assert found
+    assert all(one.verdict == "unjudged" and one.ratio is None for one in found)
+
+
+@needs_openvino
+def test_L02_in_bfloat16_a_wrong_mask_is_a_fault_on_openvino(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_mask(monkeypatch)
+    found = differences(on_openvino("llama", "bfloat16"))
+    assert max(one.ratio or 0.0 for one in found) > 5 * MAX_RATIO
 
 
 def test_L02_the_ratio_is_gap_over_rounding_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entmtp.bench.statistics import geometric_mean_interval, student_quantile
+from entmtp.bench.statistics import geometric_mean_interval, median_interval, student_quantile
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,24 @@ def test_geometric_mean_and_interval() -> None:
 
 def test_equal_ratios_leave_no_doubt() -> None:
     assert geometric_mean_interval([1.5] * 4) == pytest.approx((1.5, 1.5, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("count", "place"),
+    # How many ratios lie outside on each side: published tables of the sign test's interval.
+    [(6, 1), (7, 1), (8, 1), (9, 2), (10, 2), (12, 3), (15, 4), (20, 6), (25, 8), (60, 22)],
+)
+def test_median_between_two_of_the_ratios(count: int, place: int) -> None:
+    ratios = [1.0 + index / 100 for index in range(count)]
+    middle, low, high = median_interval(ratios[::-1])
+    assert middle == pytest.approx(1 + (count - 1) / 200)
+    assert (low, high) == (ratios[place - 1], ratios[-place])
+
+
+def test_P09_a_median_of_few_has_no_interval() -> None:
+    assert median_interval([]) == (None, None, None)
+    for count in (1, 5):
+        assert median_interval([1.5] * count) == (1.5, None, None)
 
 
 def test_P09_too_few_ratios_are_none() -> None:

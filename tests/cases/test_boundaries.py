@@ -202,6 +202,19 @@ def test_B11_a_prompt_of_one_token(arch: str) -> None:
         assert result.token_ids == slow_ids(model, prompt, Sampling(), 20)
 
 
+def test_B11_a_prompt_of_the_beginning_or_the_end_alone() -> None:
+    """An end in the prompt ends nothing."""
+    model, ends = tiny_model(), {"bos_token_id": 6, "eos_token_id": 5}
+    target = TargetModel.from_transformers(tiny_model(**ends))  # type: ignore[arg-type]
+    assert target.eos_ids == (5,)
+    engine = Engine(target, random_heads(tiny(), "medusa"), StaticPolicy(FULL))
+    for prompt in ([6], [5], [5, 5, 6]):
+        expected = slow_ids(model, prompt, Sampling(), 20)
+        if 5 in expected:
+            expected = expected[: expected.index(5) + 1]
+        assert engine.generate(prompt, GenerationParams(20)).token_ids == expected
+
+
 def with_eos(model_eos: int | list[int] | None, generation_eos: int | list[int] | None) -> Engine:
     model = tiny_model(eos_token_id=model_eos)
     model.generation_config = GenerationConfig(eos_token_id=generation_eos)

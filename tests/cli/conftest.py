@@ -34,7 +34,7 @@ def hydra_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def graphs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Commands pick the runtime themselves; what it exports of tiny models is thrown away."""
+    """What the openvino runtime exports of tiny models is thrown away."""
     folder = tmp_path_factory.mktemp("graphs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("entmtp.target.runtimes.artefact.cache_dir", lambda: folder)

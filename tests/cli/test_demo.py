@@ -49,6 +49,9 @@ def test_every_method_gives_the_same_tokens(capsys: Capture, flags: list[str]) -
         assert method["num_tokens"] == 20
         assert method["tokens_per_second"] > 0
         assert method["speedup_low"] <= method["speedup"] <= method["speedup_high"]
+        # Of two prompts there is a median, and no interval.
+        assert method["speedup_low"] <= method["speedup_median"] <= method["speedup_high"]
+        assert method["speedup_median_low"] is None
         assert method["mean_acceptance_length"] >= 1
         parts = [method[f"{part}_share"] for part in ("draft", "verify", "host")]
         assert sum(parts) == pytest.approx(1)
@@ -76,6 +79,7 @@ def test_P09_a_demo_of_nothing_is_null(capsys: Capture, flags: list[str]) -> Non
         assert method["num_tokens"] == 0
         assert method["tokens_per_second"] is None
         assert method["speedup"] is None
+        assert method["speedup_median"] is None
         assert method["mean_acceptance_length"] is None
         assert method["host_share"] is None
 

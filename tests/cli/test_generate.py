@@ -13,6 +13,7 @@ import pytest
 from entmtp.cli import generate
 from entmtp.cli.app import run_command
 from entmtp.engine import Engine
+from runtimes import needs_openvino
 
 Capture = pytest.CaptureFixture[str]
 FIELDS = {
@@ -52,6 +53,16 @@ def test_json_has_the_promised_fields(capsys: Capture, model_folder: Path) -> No
     assert report["tokens_per_second"] > 0
 
 
+@needs_openvino
+def test_a_runtime_can_be_asked_for(capsys: Capture, model_folder: Path) -> None:
+    usual = answer(capsys, model_folder)
+    assert (usual["runtime"], usual["dtype"]) == ("eager", "float32")
+    fast = answer(capsys, model_folder, "--runtime", "openvino")
+    assert (fast["runtime"], fast["token_ids"]) == ("openvino", usual["token_ids"])
+    int8 = answer(capsys, model_folder, "--runtime", "openvino", "--dtype", "int8")
+    assert (int8["runtime"], int8["dtype"]) == ("openvino", "int8")
+
+
 @pytest.mark.parametrize(
     ("flags", "method"),
     [
@@ -64,7 +75,7 @@ def test_json_has_the_promised_fields(capsys: Capture, model_folder: Path) -> No
         (["--show-drafts"], "hydra-static"),
     ],
 )
-@pytest.mark.parametrize("sampling", [[], ["--temperature", "1.1", "--top-k", "50"]])
+@pytest.mark.parametrize("sampling", [[], ["--temperature", "1.1", "--top-k", "50", "--seed", "3"]])
 def test_drafts_change_nothing_but_the_method(
     flags: list[str],
     method: str,
@@ -80,11 +91,70 @@ def test_drafts_change_nothing_but_the_method(
     assert drafted["method"] == method
 
 
-def test_typical_acceptance_says_that_it_is_lossy(
+def test_the_flags_reach_the_sampler(capsys: Capture, model_folder: Path) -> None:
+    plain = answer(capsys, model_folder)
+    first, second = plain["token_ids"][:2]
+    likeliest = ["--logit-bias", f"{first}=-100", "--logit-bias", "65=100"]
+    assert answer(capsys, model_folder, *likeliest)["token_ids"] == 24 * [65]
+    flags = [*likeliest, "--frequency-penalty", "2", "--presence-penalty", "2"]
+    assert set(answer(capsys, model_folder, *flags)["token_ids"]) == {65}
+    banned = answer(capsys, model_folder, *likeliest, "--ban", "AA")
+    assert "AA" not in banned["text"]
+    for flag, value in [("--repetition-penalty", "1.5"), ("--repetition-penalty", "0.1")]:
+        assert answer(capsys, model_folder, flag, value)["token_ids"] != plain["token_ids"]
+    ended = answer(capsys, model_folder, "--stop-token-id", str(second))
+    assert ended["token_ids"] == [first, second]
+    later = answer(capsys, model_folder, "--stop-token-id", str(second), "--min-tokens", "5")
+    assert second not in later["token_ids"][:5]
+    assert (
+        answer(capsys, model_folder, "--temperature", "1", "--min-p", "1", "--seed", "1")[
+            "token_ids"
+        ]
+        == (plain["token_ids"])
+    )
+
+
+def test_a_seed_that_was_drawn_is_told(capsys: Capture, model_folder: Path) -> None:
+    warm = ["--temperature", "1.5"]
+    one, other = answer(capsys, model_folder, *warm), answer(capsys, model_folder, *warm)
+    assert one["token_ids"] != other["token_ids"]
+    again = answer(capsys, model_folder, *warm, "--seed", str(one["seed"]))
+    assert again["token_ids"] == one["token_ids"]
+
+
+def test_several_answers_are_choices(
     capsys: Capture, model_folder: Path, hydra_folder: Path
 ) -> None:
-    flags = ["--heads", str(hydra_folder), "--acceptance", "typical", "--temperature", "1"]
-    assert answer(capsys, model_folder, *flags)["lossless"] is False
+    arguments = ["generate", "hello", "--model", str(model_folder), "--dtype", "float32", "--json"]
+    flags = ["--max-tokens", "9", "--temperature", "1.2", "--seed", "5", "--n", "3"]
+    assert run_command([*arguments, *flags]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out.splitlines()[-1])
+    choices = report["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1, 2]
+    assert len({tuple(choice["token_ids"]) for choice in choices}) == 3
+    assert report["num_tokens"] == 27
+    assert report["num_prompt_tokens"] == len("u:hello\na:")
+    # Each text once, in order.
+    assert out == "".join(f"{choice['text']}\n" for choice in choices) + out.splitlines()[-1] + "\n"
+    assert "answer 3 of 3" in err
+    drafted = [*arguments, *flags, "--heads", str(hydra_folder), "--show-drafts"]
+    assert run_command(drafted) == 0
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["token_ids"] for one in again["choices"]] == [one["token_ids"] for one in choices]
+
+
+def test_logprobs_are_in_the_json(capsys: Capture, model_folder: Path, hydra_folder: Path) -> None:
+    plain = answer(capsys, model_folder, "--logprobs", "2")
+    assert [one["token_id"] for one in plain["logprobs"]] == plain["token_ids"]
+    for one in plain["logprobs"]:
+        # Greedy: the chosen one is the likeliest.
+        assert one["top"][0] == {key: one[key] for key in ("token_id", "token", "logprob")}
+        assert len(one["top"]) == 2
+        assert one["top"][1]["logprob"] <= one["logprob"] <= 0
+    drafted = answer(capsys, model_folder, "--logprobs", "2", "--heads", str(hydra_folder))
+    assert [one["token_id"] for one in drafted["logprobs"]] == plain["token_ids"]
+    assert "logprobs" not in answer(capsys, model_folder)
 
 
 def test_raw_leaves_the_chat_template_out(capsys: Capture, model_folder: Path) -> None:
@@ -143,6 +213,17 @@ def test_B10_an_empty_prompt_is_refused_before_loading(prompt: str, capsys: Capt
         (["--device", "abacus"], "unknown device 'abacus'"),
         (["--max-tokens", "-1"], "max_tokens is -1"),
         (["--temperature", "-1"], "temperature is -1"),
+        (["--min-p", "2"], "min_p is 2.0"),
+        (["--presence-penalty", "nan"], "presence_penalty is nan"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+        (["--logit-bias", "13"], "--logit-bias is '13'"),
+        (["--logit-bias", "a=1"], "--logit-bias is 'a=1'"),
+        (["--logit-bias", "3=inf"], "logit_bias of token id 3 is inf"),
+        (["--ban", ""], "banned holds an empty text"),
+        (["--min-tokens", "9", "--max-tokens", "8"], "min_tokens is 9 and max_tokens 8"),
+        (["--n", "0"], "n is 0"),
+        (["--logprobs", "3"], "--logprobs are part of --json"),
+        (["--json", "--logprobs", "99"], "logprobs is 99"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-p", "0"], "top_p is 0"),
         (["--seed", "-1"], "seed is -1"),

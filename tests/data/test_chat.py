@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from entmtp.data import Message, chat_ids, plain_ids
+from entmtp.data.chat import marked_ids
 from entmtp.errors import BadInput
 
 WORDS = {"[UNK]": 0, "user": 1, "system": 2, "hi": 3, "assistant": 4}
@@ -39,3 +40,55 @@ def test_a_template_may_reject(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = "{{ raise_exception('no system role here') }}"
     with pytest.raises(BadInput, match="rejects this conversation: no system role here"):
         chat_ids(tokenizer, [Message("system", "hi")])
+
+
+TURNS = [
+    Message("user", "hi"),
+    Message("assistant", "hi hi"),
+    Message("user", "hi"),
+    Message("assistant", "hi"),
+]
+SAID = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+
+
+def test_answers_are_marked_and_nothing_else(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.chat_template = TEMPLATE
+    marked = marked_ids(tokenizer, TURNS, ends=[])
+    assert marked.ids == (1, 3, 4, 3, 3, 1, 3, 4, 3)
+    said = [place for place, is_answer in enumerate(marked.is_answer) if is_answer]
+    assert said == [3, 4, 8]
+    # What stands before an answer is what the model is given to go on from.
+    assert list(marked.ids[:3]) == chat_ids(tokenizer, TURNS[:1])
+    assert list(marked.ids[:8]) == chat_ids(tokenizer, TURNS[:3])
+
+
+def test_an_answer_ends_with_its_first_end(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }}"
+        "{{ ' [UNK] system ' if m.role == 'assistant' else ' ' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant {% endif %}"
+    )
+    marked = marked_ids(tokenizer, TURNS[:2], ends=[0])
+    assert marked.ids == (1, 3, 4, 3, 3, 0, 2)
+    assert marked.is_answer == (False, False, False, True, True, True, False)
+
+
+def test_a_turn_that_the_template_rewrites_later_is_not_marked(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    # As models that think do: of earlier answers only a part stays.
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} "
+        "{{ m.content if loop.last or m.role == 'user' else m.content[:2] }} {% endfor %}"
+        "{% if add_generation_prompt %}assistant {% endif %}"
+    )
+    marked = marked_ids(tokenizer, TURNS, ends=[])
+    assert marked.ids == (1, 3, 4, 3, 1, 3, 4, 3)
+    assert marked.is_answer == (*[False] * 7, True)
+
+
+def test_a_template_without_a_generation_prompt_marks_nothing_wrong(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    tokenizer.chat_template = "{% if add_generation_prompt %}system {% endif %}" + SAID
+    assert not any(marked_ids(tokenizer, TURNS, ends=[]).is_answer)

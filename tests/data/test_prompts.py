@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from entmtp.data import Message, load_prompts, packaged_prompts, read_prompts
+from entmtp.data import Message, SkippedLines, load_prompts, packaged_prompts, read_prompts
 from entmtp.errors import BadInput
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -63,11 +63,11 @@ def test_t04_accepted(tmp_path: Path, raw: bytes) -> None:
         (b'{"prompt": "one"', "not JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b'"text"', "expected a JSON object, got text"),
-        (b'{"question": "one"}', "no `prompt`"),
+        (b'{"question": "one"}', "no `prompt`, `turns`, `messages` or `conversations`; it has"),
         (b'{"prompt": 3}', "expected text, got a number"),
         (b'{"prompt": null}', "expected text, got null"),
         (b'{"prompt": " "}', "is empty"),
-        (b'{"prompt": "caf\xe9"}', "not UTF-8"),
+        (b'{"prompt": "caf\xe9"}', "not UTF-8 text: byte 0xe9 in column 16"),
         (b'{"prompt": "\\ud800"}', "half a surrogate pair"),
         (b'{"turns": []}', "is empty"),
         (b'{"turns": "one"}', "expected a list, got text"),
@@ -75,6 +75,7 @@ def test_t04_accepted(tmp_path: Path, raw: bytes) -> None:
         (b'{"messages": [{"role": "assistant", "content": "a"}]}', "no message of the user"),
         (b'{"messages": [{"role": "tool", "content": "a"}]}', "unknown role 'tool'"),
         (b'{"messages": [{"role": "user"}]}', "expected text, got null"),
+        (b'{"messages": [{"role": ["user"], "content": "a"}]}', "unknown role ['user']"),
         (b'{"messages": ["one"]}', "expected a JSON object, got text"),
     ],
 )
@@ -86,6 +87,20 @@ def test_t04_bad_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
     assert message.startswith(f"{path}:3: ")
     assert said in message
     assert "\n" not in message
+
+
+def test_t04_bad_lines_may_be_skipped_and_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + b"{\n" + GOOD + b'{"prompt": 3}\n')
+    skipped = SkippedLines()
+    assert len(read_prompts(path, skipped)) == 2
+    assert skipped.summary().startswith(f"2 lines were skipped, the first: {path}:2: not JSON")
+    with pytest.raises(BadInput, match="holds no prompt"):
+        read_prompts(write(tmp_path, b"{\n"), SkippedLines())
+
+
+def test_t04_a_whole_file_as_one_list_is_recognised(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="put each entry on a line of its own"):
+        read_prompts(write(tmp_path, b'[\n  {"prompt": "one"}\n]\n'))
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n \n\r\n", b"\xef\xbb\xbf"])
@@ -106,11 +121,11 @@ def test_t05_folder_and_missing(tmp_path: Path) -> None:
 def test_t05_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, GOOD)
 
-    def refuse(_: Path) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     # Not by chmod: the tests may run as root, who may read everything.
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadInput, match="Permission denied"):
         read_prompts(path)
 

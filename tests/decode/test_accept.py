@@ -9,10 +9,11 @@ from entmtp.decode import (
     Acceptance,
     Draw,
     ExactAcceptor,
+    Sampler,
     Sampling,
     TypicalAcceptor,
-    make_sampler,
 )
+from entmtp.decode.filters import make_warper
 from entmtp.decode.noise import gumbel_noise
 from entmtp.trees import ROOT, Tree, TreeBuffers, chain, full, tree_buffers
 
@@ -44,7 +45,7 @@ class Case:
                 self.ids[row, children] = torch.randperm(VOCAB, generator=generator)[
                     : len(children)
                 ]
-        sampler = make_sampler(SAMPLINGS, CPU)
+        sampler = Sampler(SAMPLINGS, CPU)
         self.draw = Draw(lambda hidden: hidden, sampler, FIRST)
 
     def children(self, row: int, parent: int) -> list[int]:
@@ -54,7 +55,7 @@ class Case:
 
     def choice(self, row: int, slot: int, depth: int) -> int:
         """The target's own token behind a node."""
-        draw = make_sampler([SAMPLINGS[row]], CPU)
+        draw = Sampler([SAMPLINGS[row]], CPU)
         return int(draw(self.logits[row, slot][None], FIRST[row : row + 1] + depth))
 
 
@@ -96,15 +97,15 @@ def test_padding_is_never_accepted() -> None:
     case.ids[0, 1:] = said  # the first tree is the root alone: all of it is padding
     acceptance = ExactAcceptor(True)(case.logits, case.ids, case.buffers, case.draw)
     assert rows_of(acceptance)[0] == ([0], [said])
-    typical = TypicalAcceptor(torch.tensor([row.temperature for row in SAMPLINGS]))
+    typical = TypicalAcceptor()
     acceptance = typical(case.logits, case.ids, case.buffers, case.draw)
     assert rows_of(acceptance)[0] == ([0], [said])
 
 
-def typical_walk(case: Case, row: int, heat: float) -> tuple[list[int], list[int]]:
+def typical_walk(case: Case, row: int) -> tuple[list[int], list[int]]:
     """The longest path of likely tokens; of equally long ones the likeliest."""
-    log_p = (case.logits[row] / heat).log_softmax(-1)
-    entropy = -(log_p.exp() * log_p).sum(-1)
+    log_p = make_warper([SAMPLINGS[row]], CPU)(case.logits[row][None])[0].log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
     limits = (0.3 * (-entropy).exp()).clamp(max=0.09).log()
     best: tuple[int, float, list[int]] = (0, 0.0, [0])
     paths = [([0], 0.0)]
@@ -121,17 +122,13 @@ def typical_walk(case: Case, row: int, heat: float) -> tuple[list[int], list[int
 
 
 def test_the_typical_acceptor_does_as_hydra_does() -> None:
-    acceptor = TypicalAcceptor(torch.tensor([row.temperature for row in SAMPLINGS]))
+    acceptor = TypicalAcceptor()
     for seed in range(60):
         case = Case(seed)
         got = rows_of(acceptor(case.logits, case.ids, case.buffers, case.draw))
         for row, sampling in enumerate(SAMPLINGS):
             # Greedy sequences stay exact.
-            expected = (
-                walk(case, row)
-                if sampling.is_greedy
-                else typical_walk(case, row, sampling.temperature)
-            )
+            expected = walk(case, row) if sampling.is_greedy else typical_walk(case, row)
             assert got[row] == expected
 
 
@@ -149,7 +146,7 @@ def test_only_visited_nodes_are_given_logits() -> None:
 def test_draws_are_keyed_by_the_absolute_position() -> None:
     buffers: TreeBuffers = tree_buffers((chain(1),), CPU)
     hidden, seed = torch.zeros(1, 2, VOCAB), 9
-    draw = Draw(lambda h: h, make_sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([30]))
+    draw = Draw(lambda h: h, Sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([30]))
     noise = gumbel_noise(torch.tensor([seed, seed]), torch.tensor([30, 31]), VOCAB)
     first, second = noise.argmax(-1).tolist()
     accepted = ExactAcceptor(True)(hidden, torch.tensor([[0, first]]), buffers, draw)

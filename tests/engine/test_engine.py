@@ -191,7 +191,7 @@ FAULTS: dict[str, Break] = {
     "prefill": lambda patch: patch.setattr(TargetModel, "prefill", fail),
     "forward": lambda patch: patch.setattr(TargetModel, "forward", fail),
     "logits": lambda patch: patch.setattr(TargetModel, "logits", fail),
-    "draft": lambda patch: patch.setattr(random_heads(tiny(), "hydra++"), "draft", fail),
+    "draft": lambda patch: patch.setattr(random_heads(tiny(), "hydra++"), "fill", fail),
     "observe": lambda patch: patch.setattr(random_heads(tiny(), "hydra++"), "observe", fail),
     "keep": lambda patch: patch.setattr("entmtp.target.cache.KVCache.keep", fail),
 }

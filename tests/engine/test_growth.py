@@ -54,7 +54,7 @@ def context_of(heads: DraftHeads, ids: list[int]) -> torch.Tensor:
 def test_memory_grows_under_running_sequences(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [(prompt_of(3 * i + 1), GenerationParams(30 + 20 * i)) for i in range(4)]
     plain = ids_of(run(Engine(target(), max_batch_size=1), requests))
-    monkeypatch.setattr("entmtp.engine.engine.FIRST_CAPACITY", 1)
+    monkeypatch.setattr("entmtp.engine.request.FIRST_CAPACITY", 1)
     engine = Engine(target(), random_heads(target(), kind), StaticPolicy(TREE), max_batch_size=3)
     assert ids_of(run(engine, requests)) == plain
     assert engine.num_cache_bytes == 0

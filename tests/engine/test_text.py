@@ -15,10 +15,16 @@ PIECES = ("<s>", "a", "b", "ab", "ba", "bb", "aab", " ")
 
 
 def stream(
-    ids: list[int], stop: tuple[str, ...] = (), seed: int = 0, *, pieces: bool = False
+    ids: list[int],
+    stop: tuple[str, ...] = (),
+    seed: int = 0,
+    *,
+    pieces: bool = False,
+    min_tokens: int = 0,
 ) -> tuple[list[str], str, int | None]:
     """Chunks in blocks of any length, the whole text, and where a stop string ended it."""
-    text = TextStream(piece_tokenizer(PIECES) if pieces else byte_tokenizer(), stop)
+    tokenizer = piece_tokenizer(PIECES) if pieces else byte_tokenizer()
+    text = TextStream(tokenizer, stop, min_tokens)
     dice, chunks = random.Random(seed), []
     for place, token in enumerate(ids):
         if text.push(token):
@@ -57,13 +63,18 @@ def test_special_tokens_have_no_text() -> None:
     assert whole == "".join(chunks) == "ab"
 
 
-def earliest(ids: list[int], stop: tuple[str, ...]) -> tuple[str, int | None]:
-    """The slow way: all text again after every token."""
+def earliest(ids: list[int], stop: tuple[str, ...], min_tokens: int) -> tuple[str, int | None]:
+    """The slow way: all text again after every token; a stop string must end in the new part."""
     text = ""
     for place, token in enumerate(ids):
-        text += PIECES[token]
-        found = [text.find(string) for string in stop if string and string in text]
-        if found:
+        old, text = len(text), text + PIECES[token]
+        found = [
+            at
+            for string in stop
+            for at in range(len(text))
+            if string and text[at:].startswith(string) and at + len(string) > old
+        ]
+        if found and place >= min_tokens:
             return text[: min(found)], place
     return text, None
 
@@ -71,12 +82,26 @@ def earliest(ids: list[int], stop: tuple[str, ...]) -> tuple[str, int | None]:
 some_stops = st.lists(st.text("ab ", max_size=4), max_size=3).map(tuple)
 
 
-@given(st.lists(st.integers(1, len(PIECES) - 1), max_size=12), some_stops, st.integers(0, 9))
+@given(
+    st.lists(st.integers(1, len(PIECES) - 1), max_size=12),
+    some_stops,
+    st.integers(0, 9),
+    st.sampled_from([0, 0, 1, 3, 20]),
+)
 @settings(max_examples=150, deadline=None)
-def test_stop_strings(ids: list[int], stop: tuple[str, ...], seed: int) -> None:
-    chunks, whole, place = stream(ids, stop, seed, pieces=True)
-    assert (whole, place) == earliest(ids, stop)
+def test_stop_strings(ids: list[int], stop: tuple[str, ...], seed: int, min_tokens: int) -> None:
+    chunks, whole, place = stream(ids, stop, seed, pieces=True, min_tokens=min_tokens)
+    assert (whole, place) == earliest(ids, stop, min_tokens)
     assert "".join(chunks) == whole
+
+
+def test_a_stop_string_of_the_first_tokens_is_text_for_ever() -> None:
+    a, b = PIECES.index("a"), PIECES.index("b")
+    for min_tokens, expected in ((0, ("", 0)), (1, ("ab", 2)), (2, ("ab", 2)), (3, ("aba", 3))):
+        _, whole, place = stream([a, b, a, a], ("a",), pieces=True, min_tokens=min_tokens)
+        assert (whole, place) == expected
+    # One that begins among them counts when it ends behind them.
+    assert stream([a, b, a], ("ba",), pieces=True, min_tokens=2)[1:] == ("a", 2)
 
 
 @given(st.lists(st.integers(1, len(PIECES) - 1), max_size=12), some_stops)

@@ -23,9 +23,10 @@ from entmtp.heads import (
     start_from_target,
     write_static_trees,
 )
-from entmtp.target import TargetModel
+from entmtp.target.load import load_target
 from entmtp.trees import chain, full, medusa_63, tree_buffers
-from fixtures import tiny, tiny_model
+from fixtures import tiny
+from saved import save_bare_model
 
 KINDS = ("medusa", "hydra", "hydra++")
 
@@ -43,7 +44,11 @@ def test_heads_come_back_as_they_were(kind: str, tmp_path: Path) -> None:
     for name, value in before.state_dict().items():
         assert torch.equal(after.state_dict()[name], value), name
     assert json.loads((tmp_path / "heads.json").read_text())["provenance"] == {"seed": 1}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["heads.json", "heads.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "heads.json",
+        "heads.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,12 +71,8 @@ def test_rows_of_the_target_are_not_stored(kind: str, tmp_path: Path) -> None:
 
 
 def test_M03_own_rows_start_as_the_tied_embedding(tmp_path: Path) -> None:
-    model = tiny_model(vocab_size=24)
-    model.config.tie_word_embeddings = True
-    model.tie_weights()
-    model.save_pretrained(tmp_path / "model")
-    tied = type(model).from_pretrained(tmp_path / "model")
-    target = TargetModel.from_transformers(tied)
+    folder = save_bare_model(tmp_path / "model", vocab_size=24, tie_word_embeddings=True)
+    target = load_target(str(folder), dtype="float32", self_check=False)
     heads = build_heads(HeadsConfig("medusa", 64, 24, 2, 1, 24, "own"))
     start_from_target(heads, target)
     for head in range(2):
@@ -122,7 +123,10 @@ def test_M13_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "heads.json").write_text("{")
     with pytest.raises(ArtefactError, match=r"heads.json is not readable JSON"):
         load_heads(tmp_path, tiny())
+    (tmp_path / "heads.json").unlink()
     with pytest.raises(HeadsError, match=r"heads.json is missing there"):
+        load_heads(tmp_path, tiny())
+    with pytest.raises(HeadsError, match=r"no such file or folder"):
         load_heads(tmp_path / "nowhere", tiny())
 
 
@@ -210,12 +214,15 @@ def test_static_trees_that_the_heads_cannot_fill_are_refused(tmp_path: Path) -> 
 
 
 def test_static_trees_come_back_smallest_first(tmp_path: Path) -> None:
+    saved(tmp_path)
     assert read_static_trees(tmp_path) == ()
     assert default_tree(tmp_path) == medusa_63()
     trees = (StaticTree(chain(2), 1.5), StaticTree(full(4, 2), 2.25))
     write_static_trees(tmp_path, trees[::-1])
     assert read_static_trees(tmp_path) == trees
     assert default_tree(tmp_path) == full(4, 2)
-    (tmp_path / "trees.json").write_text('{"schema_version": 1, "trees": [{"paths": [[0, 1]]}]}')
+    file = tmp_path / "trees.json"
+    signed = json.loads(file.read_text()) | {"trees": [{"paths": [[0, 1]]}]}
+    file.write_text(json.dumps(signed))
     with pytest.raises(ArtefactError, match=r"trees.json is broken"):
         read_static_trees(tmp_path)

@@ -6,11 +6,13 @@ from functools import lru_cache
 
 import pytest
 
+from confident import ConfidentPolicy
 from draft_heads import KINDS, overfit_heads
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams
+from entmtp.engine import Engine, GenerationParams, TokenEvent
+from entmtp.errors import BadInput, TreeError
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import RandomPolicy, StaticPolicy
+from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
@@ -45,8 +47,9 @@ def heads(kind: str) -> DraftHeads:
 
 @pytest.mark.parametrize("size", [1, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_company_any_batch_size(kind: str, size: int) -> None:
-    engine = Engine(tiny(), heads(kind), RandomPolicy(SHAPES), max_batch_size=size)
+@pytest.mark.parametrize("policy", [RandomPolicy(SHAPES), ConfidentPolicy(SHAPES)])
+def test_any_company_any_batch_size(policy: TreePolicy, kind: str, size: int) -> None:
+    engine = Engine(tiny(), heads(kind), policy, max_batch_size=size)
     assert ids_of(run(engine, requests())) == alone()
     assert engine.num_running == engine.num_waiting == engine.num_cache_bytes == 0
 
@@ -80,3 +83,32 @@ def test_neighbours_that_are_cancelled_and_late_comers(kind: str) -> None:
             assert result.token_ids == expected
     assert sum(result.finish_reason == "cancelled" for result in results) >= 2
     assert engine.num_cache_bytes == 0
+
+
+def test_each_request_may_have_a_policy_of_its_own() -> None:
+    engine = Engine(tiny(), heads("hydra"), StaticPolicy(chain(2)), max_batch_size=8)
+    policies = [None, PlainPolicy(), StaticPolicy(full(3, 2)), RandomPolicy([chain(4), ROOT])]
+    drafts_allowed = [{2, 1, 0}, {0}, {12, 3, 0}, {4, 3, 2, 1, 0}]
+    params = GenerationParams(20, Sampling(0.7, seed=9))
+    ids = [engine.add([1, 2], params, policy) for policy in policies]
+    events = {request_id: list[TokenEvent]() for request_id in ids}
+    while engine.num_running or engine.num_waiting:
+        engine.step()
+        for request_id in ids:
+            told = engine.take_events(request_id)
+            events[request_id] += [each for each in told if isinstance(each, TokenEvent)]
+    expected = Engine(tiny()).generate([1, 2], params).token_ids
+    for request_id, allowed in zip(ids, drafts_allowed, strict=True):
+        own = events[request_id]
+        assert tuple(token for event in own for token in event.token_ids) == expected
+        assert {event.num_draft_tokens for event in own} <= allowed
+        assert max(event.num_draft_tokens for event in own) == max(allowed)
+
+
+def test_a_policy_that_cannot_run_is_refused_at_once() -> None:
+    engine = Engine(tiny(), heads("hydra"), StaticPolicy(chain(2)))
+    with pytest.raises(TreeError, match="9 deep but there are 4 draft heads"):
+        engine.add([1], policy=StaticPolicy(chain(9)))
+    with pytest.raises(BadInput, match="policy static needs draft heads"):
+        Engine(tiny()).add([1], policy=StaticPolicy(chain(2)))
+    assert engine.num_waiting == 0

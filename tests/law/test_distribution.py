@@ -19,6 +19,7 @@ from fixtures import markov
 from markov_walk import (
     ACCEPTED,
     BONUS,
+    EIGHT_ROW,
     REJECTED,
     ROW,
     best_first,
@@ -94,17 +95,17 @@ def test_L05_another_right_rule_is_not() -> None:
 
 def at_temperature_one(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Verification that forgets the temperature."""
-    return lambda logits, positions: sampler(logits * rows[0].temperature, positions)
+    return lambda logits, positions, past: sampler(logits * rows[0].temperature, positions)
 
 
 def with_the_same_noise(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Noise that does not know the position."""
-    return lambda logits, positions: sampler(logits, torch.zeros_like(positions))
+    return lambda logits, positions, past: sampler(logits, torch.zeros_like(positions))
 
 
 def with_the_noise_of_the_step(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
     """Noise that knows only whether a token is even or odd."""
-    return lambda logits, positions: sampler(logits, positions % 2)
+    return lambda logits, positions, past: sampler(logits, positions % 2)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +135,6 @@ def test_L05_through_the_engine() -> None:
     assert joint_tv(pairs, ROW.double()) < LIMIT
 
 
-EIGHT = torch.tensor([0.31, 0.23, 0.16, 0.11, 0.08, 0.06, 0.03, 0.02])
-
-
 @pytest.mark.parametrize(
     ("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (0, 0.6, 2), (4, 0.6, 2), (0, 0.9, 4)]
 )
@@ -144,10 +142,10 @@ def test_L06_filters_and_temperature_are_those_of_plain_decoding(
     top_k: int, top_p: float, num_kept: int
 ) -> None:
     sampling = Sampling(0.5, top_k, top_p)
-    p = warped(EIGHT, sampling)
+    p = warped(EIGHT_ROW, sampling)
     assert int((p > 0).sum()) == num_kept
     tree = Tree.from_paths([(7,), (6,), (0,), (7, 7), (7, 6), (6, 6)])
-    walked = walk_markov(rolled(EIGHT), tree, worst_first, sampling, exact, NUM_DRAWS)
+    walked = walk_markov(rolled(EIGHT_ROW), tree, worst_first, sampling, exact, NUM_DRAWS)
     draws = steps(walked, 8)
     assert not bool((p[draws] == 0).any())
     for place in range(draws.shape[1]):

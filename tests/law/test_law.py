@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import pytest
 
+from confident import ConfidentPolicy
 from draft_heads import KINDS, overfit_heads, random_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams
@@ -31,6 +32,7 @@ POLICIES: dict[str, Callable[[], TreePolicy]] = {
     "full": lambda: StaticPolicy(FULL),
     "medusa-63": lambda: StaticPolicy(medusa_63()),
     "random": lambda: RandomPolicy(SHAPES),
+    "confident": lambda: ConfidentPolicy((chain(2), SPARSE, full(3, 3), FULL)),
 }
 SAMPLINGS = (
     Sampling(),
@@ -100,7 +102,7 @@ def test_the_law(arch: str, kind: str, training: str, policy: str) -> None:
         assert num_steps < 0.9 * len(results) * (NUM_TOKENS - 1)
 
 
-@pytest.mark.parametrize("policy", ["chain-4", "full", "random"])
+@pytest.mark.parametrize("policy", ["chain-4", "full", "random", "confident"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sequence_at_a_time(kind: str, policy: str) -> None:
     engine = Engine(

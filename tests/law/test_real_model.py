@@ -25,7 +25,15 @@ PROMPTS = (
 )
 NUM_TOKENS = 24
 GREEDY = Sampling()
-WARM = Sampling(0.8, top_k=40, top_p=0.95, seed=11)
+WARM = Sampling(
+    0.8,
+    top_k=40,
+    top_p=0.95,
+    seed=11,
+    min_p=0.02,
+    repetition_penalty=1.1,
+    frequency_penalty=0.3,
+)
 SPARSE = Tree.from_paths([(1,), (0,), (3,), (1, 2), (0, 0), (0, 0, 1), (0, 0, 1, 0), (1, 2, 0)])
 
 

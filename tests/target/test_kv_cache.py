@@ -169,3 +169,30 @@ def test_a_long_prompt_in_chunks_is_the_whole_prompt() -> None:
     assert cache.length == length
     whole = tiny_model(max_length=1024).model(input_ids=ids).last_hidden_state
     assert (hidden - whole).abs().max().item() < 1e-4
+
+
+def test_places_of_unequal_lengths_are_made_once_a_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = new_cache()
+    write(cache, torch.tensor([[1, 2], [3, 4], [5, 6]]))
+    cache.advance([2, 1, 0])
+    made = []
+    plain = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda *a, **k: made.append(a) or plain(*a, **k))
+    rows = plain([range(10, 14), range(20, 24), range(30, 34)])
+    write(cache, rows)
+    assert len(made) == 1
+    cache.advance([1, 2, 4])
+    write(cache, rows + 100)
+    assert len(made) == 2
+    cache.advance([4, 4, 4])
+    monkeypatch.undo()
+    assert_holds(
+        cache,
+        [
+            [1, 2, 10, 110, 111, 112, 113],
+            [3, 20, 21, 120, 121, 122, 123],
+            [30, 31, 32, 33, 130, 131, 132, 133],
+        ],
+    )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target.load import load_target
+from saved import save_bare_model
 from tiny_gguf import write_tiny_gguf
 
 WEIGHTS = "model.safetensors"
@@ -20,19 +20,8 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A whole checkpoint without a tokenizer."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=24,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        eos_token_id=[3, 5],
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    sizes = {"vocab_size": 24, "max_length": 64, "eos_token_id": [3, 5]}
+    return save_bare_model(tmp_path / "model", **sizes)
 
 
 def refusal(spec: str | Path, **options: str) -> str:
@@ -140,6 +129,19 @@ def test_truncated_gguf(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf")
     path.write_bytes(path.read_bytes()[:-500])
     assert "as a GGUF model" in refusal(path)
+
+
+def test_a_number_of_layers_that_no_model_has(tmp_path: Path, folder: Path) -> None:
+    """They would be built until the memory is full."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    name = b"llama.block_count"
+    raw = path.read_bytes()
+    at = raw.index(name) + len(name) + 4  # behind the type of the value
+    path.write_bytes(raw[:at] + b"\xff\xff\xff\x7f" + raw[at + 4 :])
+    assert "asks for 2147483647 layers" in refusal(path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    assert "asks for 1000000000 layers" in refusal(folder)
 
 
 def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,13 @@ import torch
 from entmtp.data.cache import silent
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel
+from entmtp.target.load import load_target
+from entmtp.target.masks import additive
 from entmtp.target.runtimes import OpenVinoTarget, artefact, on_runtime, parse_runtime
+from entmtp.target.runtimes.export import chain_attention
 from entmtp.target.selfcheck import self_check
 from fixtures import tiny_model
+from model_roster import ROWS, Row, build
 from runtimes import graphs_in, needs_openvino
 
 
@@ -28,12 +34,21 @@ def target(**changes: object) -> TargetModel:
     return TargetModel.from_transformers(tiny_model(**changes))
 
 
+def row_of(name: str) -> Row:
+    return next(row for row in ROWS if row.name == name)
+
+
+def of_roster(name: str, **changes: object) -> TargetModel:
+    row = row_of(name)
+    return TargetModel.from_transformers(build(replace(row, changes={**row.changes, **changes})))
+
+
 @pytest.mark.parametrize(
     ("runtime", "number_format", "message"),
     [
         ("fast", "float32", "unknown runtime 'fast'; expected one of auto, eager, openvino"),
         ("eager", "int8", "int8 needs --runtime openvino"),
-        ("openvino", "float16", "it has no float16"),
+        pytest.param("openvino", "float16", "it has no float16", marks=needs_openvino),
     ],
 )
 def test_what_cannot_be_is_refused_early(runtime: str, number_format: str, message: str) -> None:
@@ -79,6 +94,81 @@ def test_auto_falls_back_aloud(
 
 
 @needs_openvino
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mistral: sliding window in every layer", "no masks for layers of kind sliding_attention"),
+        ("qwen2: sliding and full layers", "no masks for layers of kind sliding_attention"),
+        ("falcon: rope, MQA, attention of its own", "falcon keeps attention of its own"),
+        ("mixtral: experts", r"experts \(num_local_experts\)"),
+    ],
+)
+def test_what_it_does_not_compute_is_refused_by_name(name: str, message: str) -> None:
+    model = of_roster(name)
+    for number_format in ("float32", "int8"):
+        with pytest.raises(BadInput, match=f"{message}.*; use --runtime eager"):
+            on_runtime(model, "openvino", number_format, self_check, silent)
+    said: list[str] = []
+    assert on_runtime(model, "auto", "float32", self_check, said.append) is model
+    assert re.search(message, said[0])
+
+
+@needs_openvino
+def test_soft_caps_and_sinks_in_attention_are_refused_by_name() -> None:
+    full = {"layer_types": 3 * ["full_attention"]}
+    capped = of_roster("gemma2: soft caps, sliding and full layers", **full)
+    with pytest.raises(ModelRefused, match="does not compute attention with softcap; use --runt"):
+        on_runtime(capped, "openvino", "float32", self_check, silent)
+    rows, mask = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 3, 3)
+    with pytest.raises(ModelRefused, match="s_aux"):
+        chain_attention(torch.nn.Identity(), rows, rows, rows, mask, s_aux=torch.zeros(2))
+
+
+@needs_openvino
+def test_packed_weights_are_refused_by_name() -> None:
+    class Packed(torch.nn.Parameter):
+        pass
+
+    packed = target()
+    layer = packed.transformers_model.model.layers[0].mlp.up_proj
+    layer.weight = Packed(layer.weight)
+    with pytest.raises(BadInput, match="packed by a quantisation package"):
+        on_runtime(packed, "openvino", "float32", self_check, silent)
+
+
+@needs_openvino
+def test_a_model_for_plain_decoding_only_runs_in_pytorch(tmp_path: Path) -> None:
+    build(row_of("falcon: alibi")).save_pretrained(tmp_path / "model")
+    folder = str(tmp_path / "model")
+    for runtime, number_format in (("openvino", "float32"), ("auto", "int8")):
+        with pytest.raises(BadInput, match=r"plain decoding only.*alibi.*use --runtime eager"):
+            load_target(folder, number_format, allow_plain=True, runtime=runtime)
+    said: list[str] = []
+    plain = load_target(folder, "float32", allow_plain=True, runtime="auto", progress=said.append)
+    assert (plain.runtime, bool(plain.tree_refusal)) == ("eager", True)
+    assert said[-1].startswith("plain decoding only:")
+
+
+@needs_openvino
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cohere: scaled logits",
+        "granite: scaled logits and residuals",
+        "nanochat: soft-capped logits",
+        "apertus",  # has a buffer without dimensions
+    ],
+)
+@torch.inference_mode()
+def test_what_is_behind_the_output_layer_is_computed_in_int8_too(name: str) -> None:
+    plain = of_roster(name)
+    int8 = on_runtime(plain, "openvino", "int8", self_check, silent)
+    hidden = 20 * torch.randn(3, plain.hidden_size)
+    exact, near = plain.logits(hidden), int8.logits(hidden)
+    assert (exact - near).abs().mean() < 0.02 * exact.std()
+
+
+@needs_openvino
 @pytest.mark.parametrize("number_format", ["float32", "bfloat16", "int8"])
 def test_every_format_passes_the_self_check(number_format: str) -> None:
     self_check(OpenVinoTarget(target(vocab_size=64), number_format, silent))
@@ -86,9 +176,11 @@ def test_every_format_passes_the_self_check(number_format: str) -> None:
 
 @needs_openvino
 def test_a_graph_that_hides_nothing_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "entmtp.target.runtimes.openvino.additive", lambda mask, _: torch.zeros(mask.shape)
-    )
+    def visible(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+        is_prompt = mask.shape[2] > 9
+        return additive(mask, dtype) if is_prompt else torch.zeros(mask.shape)
+
+    monkeypatch.setattr("entmtp.target.runtimes.openvino.additive", visible)
     with pytest.raises(ModelRefused, match="a tree of drafts"):
         self_check(OpenVinoTarget(target(vocab_size=64), "float32", silent))
 

@@ -11,10 +11,12 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
+    BertConfig,
+    BertLMHeadModel,
     BloomConfig,
     BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
+    CpmAntConfig,
+    CpmAntForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     MambaConfig,
@@ -29,10 +31,12 @@ from transformers import (
 )
 
 from entmtp.errors import ModelRefused
-from entmtp.target import KVCache, TargetModel
+from entmtp.target import KVCache, TargetModel, output
+from entmtp.target import model as model_module
 from entmtp.target.attention import ATTENTION_NAME, folded_attention
 from entmtp.target.selfcheck import self_check
 from fixtures import ARCHITECTURES, tiny_model
+from model_roster import ROWS, build
 
 SIZES = {
     "vocab_size": 64,
@@ -46,6 +50,7 @@ SIZES = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+MODEL_WITH = {"softcap": "gemma2", "s_aux": "gpt_oss"}
 
 
 def random_weights(model: PreTrainedModel) -> PreTrainedModel:
@@ -102,10 +107,58 @@ def test_a_window_that_covers_the_context_is_fine(
 
 
 @pytest.mark.parametrize("make_model", [mistral, qwen2])
-def test_a_window_that_slides_is_refused(make_model: Callable[[int], PreTrainedModel]) -> None:
-    for window in (8, 63):
-        message = refusal(make_model(window))
-        assert f"layers of kind sliding_attention (window {window}, context 64)" in message
+@pytest.mark.parametrize("window", [3, 8, 63])
+def test_a_window_that_slides_is_fine(
+    make_model: Callable[[int], PreTrainedModel], window: int
+) -> None:
+    target = TargetModel.from_transformers(random_weights(make_model(window)))
+    self_check(target)
+    assert target.config.sliding_window == window
+
+
+@pytest.mark.parametrize("make_model", [mistral, qwen2])
+def test_a_window_that_is_not_kept_is_refused(
+    make_model: Callable[[int], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that is wider than all that the check looks at."""
+    monkeypatch.setattr(model_module, "sliding_mask", lambda mask, *_: mask)
+    assert "other logits for a prompt" in refusal(make_model(63))
+
+
+@pytest.mark.parametrize("dropped", ["softcap", "s_aux"])
+def test_an_option_of_attention_that_is_dropped_is_refused(
+    dropped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(*arguments: Any, **options: Any) -> tuple[torch.Tensor, None]:
+        options.pop(dropped, None)
+        return folded_attention(*arguments, **options)
+
+    row = next(row for row in ROWS if row.model_type == MODEL_WITH[dropped])
+    self_check(TargetModel.from_transformers(build(row)))
+    monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION_NAME, forgetful)
+    assert "other logits for a prompt" in refusal(build(row))
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "cohere", "granite"])
+def test_what_stands_behind_the_output_layer_is_missed(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_scale_and_softcap", lambda _: (1.0, None))
+    row = next(row for row in ROWS if row.model_type == model_type)
+    assert "in a way of its own" in refusal(build(row))
+
+
+def test_a_cache_of_more_rows_than_tokens_is_refused() -> None:
+    config = CpmAntConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_attention_heads=4,
+        dim_head=8,
+        dim_ff=32,
+        num_hidden_layers=2,
+        max_position_embeddings=64,
+    )
+    assert "keeps 33 rows for one token" in refusal(CpmAntForCausalLM(config))
 
 
 def test_recurrent_models_are_refused() -> None:
@@ -124,11 +177,9 @@ def test_recurrent_models_are_refused() -> None:
 def test_other_ways_to_attend_are_refused() -> None:
     bloom = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4))
     assert "no max_position_embeddings" in refusal(bloom)
-    # It squashes attention scores, which our attention function does not.
-    config = Gemma2Config(
-        **SIZES, head_dim=8, sliding_window=64, attn_logit_softcapping=0.1, query_pre_attn_scalar=1
-    )
-    assert "other logits for a tree of drafts" in refusal(Gemma2ForCausalLM(config))
+    # A mask of its own, whatever ours says.
+    bert = BertLMHeadModel(BertConfig(**SIZES, is_decoder=False))
+    assert "other logits for a prompt" in refusal(bert)
 
 
 def sees_all(
@@ -168,7 +219,9 @@ def test_M07_attention_that_ignores_the_mask_is_refused(
 ) -> None:
     target = TargetModel.from_transformers(tiny_model(vocab_size=64))
     monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION_NAME, attention)
-    with pytest.raises(ModelRefused, match="llama computes other logits for a tree of drafts"):
+    with pytest.raises(
+        ModelRefused, match=r"llama computes other logits for a (prompt|tree of drafts)"
+    ):
         self_check(target)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from draft_heads import exact_heads
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import BadInput
 from entmtp.heads import load_heads
 from entmtp.scheduler import StaticPolicy
+from entmtp.train import shards
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import load_batch, pack, plan_epoch, split_rows, supervised
 from entmtp.train.features import FeatureConfig, extract_features
-from entmtp.train.pipeline import train_from_features
+from entmtp.train.model import LabelMap, batch_ranks
+from entmtp.train.pipeline import Places, train_from_features
 from entmtp.train.rows import Row
-from entmtp.train.shards import FeatureReader, list_rows
+from entmtp.train.shards import FeatureReader, list_rows, teacher_mass
 from entmtp.trees import chain
-from fixtures import ring
+from fixtures import ring, ring_order
 from training_rows import ring_rows
 
 RING = 12
@@ -50,6 +53,66 @@ def test_T02_labels_are_the_tokens_two_and_more_behind(tmp_path: Path) -> None:
     assert found[3] == [(0, 0, 8), (1, 0, 5), (1, 1, 6), (1, 2, 7)]
 
 
+def test_T02_of_a_conversation_only_the_answers_are_labels(tmp_path: Path) -> None:
+    # Two answers, 3 4 5 and 9 10, with the user's 6 7 8 between them.
+    is_said = (True, True, True, False, False, False, True, True)
+    row = Row("talk", "", 0.0, (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10), is_said)
+    plain = Row("plain", "", 0.0, (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10))
+    target = ring(RING)
+    extract_features(target, [row, plain], tmp_path, FeatureConfig())
+    refs = [ref for ref in list_rows(tmp_path) if ref.num_answer == 5]
+    assert [ref.key for ref in refs] == [row.key] != [plain.key]
+    batch = load_batch(FeatureReader(), refs, torch.device("cpu"))
+    labels = {
+        head: batch.ids[0, supervised(batch.has_label, head).teacher + 1].tolist()
+        for head in range(4)
+    }
+    assert labels == {0: [3, 4, 5, 9, 10], 1: [3, 4, 5, 9, 10], 2: [4, 5, 9, 10], 3: [5, 9, 10]}
+    # The teacher speaks in front of answers, and nowhere else.
+    taught = batch.teacher_probs[0].sum(-1).nonzero().flatten().tolist()
+    assert taught == [2, 3, 4, 8, 9]
+    mass = teacher_mass(refs, RING)
+    assert mass.round().long().tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
+
+
+def test_ranks_of_a_conversation_end_with_each_answer(tmp_path: Path) -> None:
+    # One token between two answers: without a limit the first would reach into the second.
+    is_said = (True, True, True, False, True, True, True)
+    row = Row("talk", "", 0.0, (0, 1, 2), (3, 4, 5, 6, 7, 8, 9), is_said)
+    extract_features(ring(RING), [row], tmp_path, FeatureConfig())
+    refs = list_rows(tmp_path)
+    heads = exact_heads(ring(RING), ring_order(RING), "medusa")
+    batch = load_batch(FeatureReader(), refs, torch.device("cpu"))
+    traces = batch_ranks(heads, batch, LabelMap(heads))
+    for trace in traces:
+        found = (trace == 0).tolist()
+        assert [row[:2] for row in found] == [[True, True], [True, False], [False, False]]
+        assert not any(any(row[2:]) for row in found)
+    assert len(traces) == 2
+
+
+def test_memory_does_not_grow_with_the_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "MAX_OPEN_SHARDS", 3)
+    config = FeatureConfig(rows_per_shard=2)
+
+    def rows() -> Iterator[Row]:
+        for number, row in enumerate(ring_rows(RING, 40)):
+            # Whenever another row is asked for, the full shards before it are on the disk.
+            assert len(list(tmp_path.glob("*.safetensors"))) == number // 2
+            yield row
+
+    extract_features(ring(RING), rows(), tmp_path, config)
+    refs = list_rows(tmp_path)
+    reader = FeatureReader()
+    assert len({ref.shard for ref in refs}) == 20
+    for epoch in range(2):
+        for batch in plan_epoch(refs, 200, seed=0, epoch=epoch):
+            load_batch(reader, batch, torch.device("cpu"))
+            assert reader.num_open <= 3
+
+
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
 def test_T02_trained_heads_know_the_ring(kind: str, tmp_path: Path) -> None:
     target = ring(RING)
@@ -71,7 +134,10 @@ def test_T02_trained_heads_know_the_ring(kind: str, tmp_path: Path) -> None:
     )
     with pytest.warns(UserWarning, match="only 24 rows"):
         trained = train_from_features(
-            target, tmp_path / "features", tmp_path / "work", tmp_path / "heads", config
+            target,
+            list_rows(tmp_path / "features"),
+            Places(tmp_path / "work", tmp_path / "heads"),
+            config,
         )
     assert trained.result.validation["top_shares"]["top-1"] == [1.0] * 4
     # Each step brings 5, but rows of 15 to 19 tokens cut their last one short.
@@ -106,12 +172,3 @@ def test_batches_hold_every_row_once_and_keep_to_their_size(tmp_path: Path) -> N
         assert all(max(r.length for r in batch) * len(batch) <= 100 for batch in batches)
     assert plan_epoch(refs, 100, 0, 0) == plan_epoch(refs, 100, 0, 0)
     assert plan_epoch(refs, 100, 0, 0) != plan_epoch(refs, 100, 0, 1)
-
-
-def test_T01_rows_without_labels_are_refused_by_number(tmp_path: Path) -> None:
-    rows = [Row("a", "", 0.0, (1, 2, 3), (4,)), Row("b", "", 0.0, (1, 2), ())]
-    assert extract_features(ring(RING), rows, tmp_path / "features", FeatureConfig()) == 0
-    with pytest.raises(BadInput, match="0 of 0 tokens are trained"):
-        train_from_features(
-            ring(RING), tmp_path / "features", tmp_path, tmp_path / "heads", TrainConfig()
-        )

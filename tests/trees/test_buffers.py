@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entmtp.trees import ROOT, Path, Tree, TreeBuffers, chain, full, medusa_63, tree_buffers
+from entmtp.trees import buffers as buffers_room
 
 CPU = torch.device("cpu")
 BATCHES = (
@@ -25,8 +28,8 @@ def slots_of(buffers: TreeBuffers, row: int) -> dict[Path, int]:
     slots: dict[Path, int] = {(): 0}
     paths: dict[int, Path] = {0: ()}
     for level in buffers.levels:
-        for place, slot in enumerate(range(level.start, level.stop)):
-            if buffers.valid[row, slot]:
+        for place, slot in enumerate(level.slots[row].tolist()):
+            if slot < buffers.num_slots:
                 parent = int(level.expand[row, level.parent_row[row, place]])
                 path = (*paths[parent], int(level.ranks[row, place]))
                 slots[path], paths[slot] = slot, path
@@ -40,36 +43,38 @@ def check(trees: tuple[Tree, ...], buffers: TreeBuffers, num_slots: int) -> None
         slots = slots_of(buffers, row)
         assert set(slots) == set(tree.paths)
         assert int(buffers.valid[row].sum()) == tree.num_nodes
+        assert [slots[path] for path in tree.paths] == list(range(tree.num_nodes))
         for path, slot in slots.items():
             way = [slots[path[:end]] for end in range(len(path) + 1)]
             assert buffers.depths[row, slot] == len(path)
             assert buffers.parents[row, slot] == (way[-2] if path else 0)
-            filled = way + [slot] * (depth + 1 - len(way))
+            filled = way + [0] * (depth + 1 - len(way))
             assert buffers.ancestors[row, slot].tolist() == filled
             assert buffers.mask[row, slot].nonzero()[:, 0].tolist() == sorted(way)
         for slot in (~buffers.valid[row]).nonzero()[:, 0].tolist():
             # Padding sees no other node but the root, and nothing real sees it.
-            assert buffers.mask[row, slot].nonzero()[:, 0].tolist() in ([0], [0, slot])
+            assert buffers.mask[row, slot].nonzero()[:, 0].tolist() == [0, slot]
+            # A position past the context is never fed, whatever others draft.
+            assert buffers.depths[row, slot] == 0
             assert not buffers.mask[row, buffers.valid[row], slot].any()
             assert buffers.ancestors[row, slot].max() < num_slots
     check_levels(buffers)
 
 
 def check_levels(buffers: TreeBuffers) -> None:
-    above = (0, 1)
-    for level in buffers.levels:
-        assert level.start == above[1]
+    for depth, level in enumerate(buffers.levels, start=1):
+        is_real = level.slots < buffers.num_slots
+        assert bool((level.slots[~is_real] == buffers.num_slots).all())
+        rows = is_real.nonzero()[:, 0]
+        assert bool((buffers.depths[rows, level.slots[is_real]] == depth).all())
         # Even the padding of the plan points at slots that exist.
-        assert int(level.expand.min()) >= above[0]
-        assert int(level.expand.max()) < above[1]
+        assert int(level.expand.max()) < buffers.num_slots
         assert int(level.parent_row.max()) < level.expand.shape[1]
         assert level.num_ranks == int(level.ranks.max()) + 1
-        above = (level.start, level.stop)
 
 
 def widest(trees: tuple[Tree, ...]) -> int:
-    depth = max(tree.depth for tree in trees)
-    return sum(max(tree.depths.count(d) for tree in trees) for d in range(depth + 1))
+    return max(tree.num_nodes for tree in trees)
 
 
 @pytest.mark.parametrize("trees", BATCHES)
@@ -112,11 +117,39 @@ def test_slots_of_a_lone_tree_are_its_nodes(tree: Tree) -> None:
 def test_P04_switching_builds_nothing_twice() -> None:
     trees = [chain(2), medusa_63(), full(3, 2), ROOT]
     first = [tree_buffers((tree,), CPU) for tree in trees]
-    misses = tree_buffers.cache_info().misses
     for _ in range(50):
         # An equal tree is as good as the same one.
         for tree, buffers in zip(trees, first, strict=True):
             assert tree_buffers((Tree.from_paths(tree.paths),), torch.device("cpu")) is buffers
-    assert tree_buffers.cache_info().misses == misses
     cut = medusa_63().truncate(2)
     assert tree_buffers((cut,), CPU) is tree_buffers((medusa_63().truncate(2),), CPU)
+
+
+def test_P04_a_batch_that_switches_builds_each_tree_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the combination: 8 sequences among K trees, then 7, and down to 1."""
+    trees = [full(2, 4), chain(3), Tree.from_paths([(3,), (3, 1), (0,)]), full(5, 1).truncate(1)]
+    built: list[Tree] = []
+    build = buffers_room._level_rows
+
+    def counted(tree: Tree, depth: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        built.append(tree)
+        return build(tree, depth)
+
+    monkeypatch.setattr(buffers_room, "_level_rows", counted)
+    buffers_room._tables.cache_clear()
+    draw = random.Random(0)
+    for size in (8, 8, 8, 7, 6, 5, 4, 3, 2, 1):
+        for _ in range(20):
+            tree_buffers([draw.choice(trees) for _ in range(size)], CPU)
+    assert len(built) == sum(tree.depth for tree in trees)
+
+
+def test_buffers_first_asked_for_in_inference_mode_serve_training_too() -> None:
+    tree = Tree.from_paths([(6,), (6, 4)])
+    with torch.inference_mode():
+        tree_buffers((tree, chain(2)), CPU)  # tables of both
+        alone = tree_buffers((tree,), CPU)
+    together = tree_buffers((tree, chain(3)), CPU)
+    for buffers in (alone, together):
+        assert not buffers.parents.is_inference()
+        assert not buffers.levels[0].slots.is_inference()

@@ -15,6 +15,7 @@ from entmtp.bench.methods import (
     make_methods,
     parse_methods,
 )
+from entmtp.bench.verification import Verification, summarise_differences
 from entmtp.bench.workloads import load_workload
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Run",
     "Task",
     "TreeChoice",
+    "Verification",
     "choose_tree",
     "compare",
     "find_differences",
@@ -38,5 +40,6 @@ __all__ = [
     "measure",
     "parse_methods",
     "run_task",
+    "summarise_differences",
     "try_trees",
 ]

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import torch
-
 from entmtp.bench.measure import Run, Runs, Task
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.decode import Sampling
@@ -38,7 +36,9 @@ def find_differences(
 ) -> tuple[Difference, ...]:
     """Every method's first differences to the baseline, each judged.
 
-    In float32 any difference is a fault. In 16 bits it is rounding up to the ratio of 2.
+    In float32 any difference is a fault. In 16 bits it is rounding up to the ratio of 2. Other
+    formats have no float32 to be compared with: up to the target's `exact_length` a difference is a
+    fault, and behind it nothing is said.
     """
     found = [
         (task, plain, run, index)
@@ -49,7 +49,8 @@ def find_differences(
     ]
     if not found:
         return ()
-    exact = None if target.dtype == torch.float32 else float32_twin(target)
+    is_rounded = target.has_float32_twin and target.number_format != "float32"
+    exact = float32_twin(target) if is_rounded else None
     judge = _Judge(target, exact, sampling)
     return tuple(judge(task, plain, run, index) for task, plain, run, index in found)
 
@@ -66,12 +67,15 @@ class _Judge:
         expected, got = _token(plain, index), _token(run, index)
         ratio: float | None = None
         verdict: Verdict = "fault"
+        prefix = (*task.prompt_ids, *plain.token_ids[:index])
         # Equal prefixes end alike: an output that just stops is never rounding.
-        if self._exact is not None and expected is not None and got is not None:
-            prefix = (*task.prompt_ids, *plain.token_ids[:index])
-            pair = (expected, got)
-            ratio = rounding_ratio(self._target, self._exact, prefix, pair, self._sampling)
-            verdict = verdict_of(ratio)
+        if expected is not None and got is not None:
+            if self._exact is not None:
+                pair = (expected, got)
+                ratio = rounding_ratio(self._target, self._exact, prefix, pair, self._sampling)
+                verdict = verdict_of(ratio)
+            elif not self._target.has_float32_twin and len(prefix) > self._target.exact_length:
+                verdict = "unjudged"
         return Difference(run.method, task.prompt_id, index, expected, got, ratio, verdict)
 
 

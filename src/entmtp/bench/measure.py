@@ -84,7 +84,7 @@ def make_tasks(engine: Engine, prompts: Sequence[Prompt]) -> tuple[Task, ...]:
     tasks = []
     for prompt in prompts:
         try:
-            ids = engine.encode(prompt.messages if len(prompt.messages) > 1 else prompt.text)
+            ids = engine.encode(prompt.content)
         except BadInput as error:
             raise BadInput(f"prompt {prompt.id}: {error}") from error
         tasks.append(Task(prompt.id, prompt.kind, tuple(ids)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from entmtp.bench.best_tree import TreeChoice
 from entmtp.bench.comparison import Comparison, MethodFigures
 from entmtp.bench.identity import Difference
 from entmtp.bench.methods import BASELINE
 from entmtp.bench.rounding import MAX_RATIO
+from entmtp.bench.verification import Verification
 
 NOTHING = "-"
 HEADINGS = (
@@ -37,6 +39,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         table.add_row(*_row(figures))
     console.print(table)
     for line in (
+        *_medians(comparison.figures),
         f"speed-up: over {BASELINE} in the same run, prefill included, with its 95 % interval;"
         f" {settings['speedup']}",
         "tok/step: mean acceptance length, the bonus token included",
@@ -50,6 +53,32 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     for one in comparison.faults[:MAX_LISTED]:
         console.print(describe_difference(one), style="bold red", highlight=False, markup=False)
+
+
+def print_verification(
+    verification: Verification, comparison: Comparison, console: Console
+) -> None:
+    """Where the outputs part, the gravest first, and the count of all."""
+    if verification.differences:
+        headings = ("prompt", "token", BASELINE, verification.method, "ratio", "verdict")
+        table = _table(_title(comparison), headings)
+        for one in verification.differences[:MAX_LISTED]:
+            ids = (
+                NOTHING if token is None else str(token) for token in (one.plain_id, one.token_id)
+            )
+            place = str(one.num_common)
+            table.add_row(Text(one.prompt_id), place, *ids, _number(one.ratio), one.verdict)
+        console.print(table)
+        hidden = len(verification.differences) - MAX_LISTED
+        if hidden > 0:
+            console.print(f"and {hidden} more", style="dim", highlight=False)
+    console.print(
+        f"{verification.num_identical} of {verification.num_prompts} prompts identical to"
+        f" {BASELINE}; differences: {verification.num_rounding} rounding,"
+        f" {verification.num_unjudged} not judged, {verification.num_faults} faults",
+        style="bold green" if verification.passed else "bold red",
+        highlight=False,
+    )
 
 
 def print_choice(name: str, choice: TreeChoice, console: Console) -> None:
@@ -98,7 +127,7 @@ def describe_difference(one: Difference) -> str:
         why = (
             "one of the outputs ended"
             if None in (one.plain_id, one.token_id)
-            else "in float32 nothing may differ"
+            else "in float32 nothing may differ, and in int8 nothing so near the start"
         )
     else:
         why = f"the rounding ratio is {one.ratio:.1f}, above {MAX_RATIO:g}"
@@ -106,6 +135,18 @@ def describe_difference(one: Difference) -> str:
         f"{one.method} differs from {BASELINE} on prompt {one.prompt_id} at token {one.num_common}"
         f" ({one.plain_id} became {one.token_id}): {why}, so this is a fault"
     )
+
+
+def _medians(figures: Sequence[MethodFigures]) -> Iterator[str]:
+    """A line on the medians of the ratios, where there are enough of them."""
+    told = [
+        f"{one.name} {_number(one.speedup_median, 'x')}"
+        f" [{_number(one.speedup_median_low)}, {_number(one.speedup_median_high)}]"
+        for one in figures
+        if one.name != BASELINE and one.speedup_median_low is not None
+    ]
+    if told:
+        yield f"median of the prompts' speed-ups: {', '.join(told)}"
 
 
 def _title(comparison: Comparison) -> str:

@@ -52,10 +52,10 @@ def rounding_ratio(
 ) -> float | None:
     """The ratio for the two tokens that followed the same prefix.
 
-    None where it says nothing: with top-k or top-p a token may be drawn or not for the rounding
-    of another one's probability.
+    None where it says nothing: with top-k, top-p or min-p a token may be drawn or not for the
+    rounding of another one's probability. Nor of processed logits, which are not looked at here.
     """
-    if sampling.is_filtered and not sampling.is_greedy:
+    if sampling.is_processed or (sampling.is_filtered and not sampling.is_greedy):
         return None
     ours, theirs = (_scores(target, prefix_ids, sampling) for target in (rounded, exact))
     error = (ours - theirs).abs().max().item()

@@ -1,8 +1,9 @@
-"""Means of ratios and how sure they are. Knows: numbers."""
+"""Means and medians of ratios and how sure they are. Knows: numbers."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,9 +11,9 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A geometric mean with its 95 % interval; None where there is too little to tell."""
+    """A geometric mean or a median with its 95 % interval; None where too little is known."""
 
-    mean: float | None
+    middle: float | None
     low: float | None
     high: float | None
 
@@ -29,6 +30,29 @@ def geometric_mean_interval(ratios: Sequence[float]) -> Interval:
     variance = math.fsum((value - mean) ** 2 for value in logs) / (count - 1)
     half = student_quantile(count - 1) * math.sqrt(variance / count)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def median_interval(ratios: Sequence[float]) -> Interval:
+    """Median of ratios and the interval of two of them, whatever their distribution.
+
+    Each ratio is above the true median with chance 1/2, so the k-th smallest and the k-th largest
+    enclose it with chance 1 - 2·P(Binomial(n, 1/2) < k). The largest k with 95 % or more is
+    taken; fewer than six ratios have none.
+    """
+    if not ratios:
+        return Interval(None, None, None)
+    ordered = sorted(ratios)
+    count = len(ordered)
+    outside, places = 0.0, 0
+    while places < count:
+        outside += 2 * math.comb(count, places) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        places += 1
+    middle = statistics.median(ordered)
+    if places == 0:
+        return Interval(middle, None, None)
+    return Interval(middle, ordered[places - 1], ordered[count - places])
 
 
 def student_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from entmtp.data import Prompt, load_prompts
+from entmtp.data import OnBadLine, Prompt, load_prompts, refuse_line
 from entmtp.errors import BadInput
 
 
-def load_workload(specs: Sequence[str], limit: int | None = None) -> tuple[Prompt, ...]:
+def load_workload(
+    specs: Sequence[str], limit: int | None = None, on_bad: OnBadLine = refuse_line
+) -> tuple[Prompt, ...]:
     """The prompts of all sets and files; of more than `limit`, the same ones every time.
 
     A limit is shared evenly among the files, and within a file among its kinds; from each kind
@@ -22,7 +24,7 @@ def load_workload(specs: Sequence[str], limit: int | None = None) -> tuple[Promp
     """
     if limit is not None and limit < 1:
         raise BadInput(f"a limit of {limit} prompts leaves nothing to measure; give 1 or more")
-    files = [load_prompts(spec) for spec in specs]
+    files = [load_prompts(spec, on_bad) for spec in specs]
     if limit is None:
         return tuple(prompt for file in files for prompt in file)
     quotas = even_quotas([len(file) for file in files], limit)

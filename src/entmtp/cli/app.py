@@ -1,6 +1,7 @@
 """`entmtp`: finds the verb, runs it, and turns what goes wrong into a line and an exit code.
 
-Exit codes: 0 fine · 2 wrong use or bad input · 130 interrupted · 143 terminated.
+Exit codes: 0 fine · 1 output that should be identical was not · 2 wrong use or bad input · 130
+interrupted · 143 terminated.
 
 A verb is a file in this folder and a line in `VERBS`. The file holds either a function `run`, whose
 parameters are the flags and whose docstring is the help, or a `typer.Typer` called `app` for a verb
@@ -9,6 +10,7 @@ with verbs of its own. Only the wanted verb's file is imported: help must not wa
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -26,13 +28,17 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "demo": ("demo", "The main job: plain, Medusa and Hydra side by side on real prompts."),
         "generate": ("generate", "One answer, as it comes."),
         "chat": ("chat", "A conversation in the terminal."),
+        "verify": ("verify", "Is speculative output your model's own? Every token is compared."),
         "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
         "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
-        "tree": ("tree", "Look at draft trees."),
+        "convert": ("convert", "Heads and trees to and from the forms of other programs."),
+        "tree": ("tree", "Look at draft trees and convert them."),
     }
 )
 """Verb to the name of its file and what it does in one line."""
 
+_CHATTY = ("torchao", "torch.utils._pytree")
+"""Where torchao is installed, these tell every user of `transformers` about CUDA libraries."""
 BAD_USE = 2
 INTERRUPTED = 130
 TERMINATED = 143
@@ -42,6 +48,8 @@ def main() -> NoReturn:
     """The entry point of the `entmtp` command."""
     # Unwinding, instead of dying on the spot, removes half-made files.
     signal.signal(signal.SIGTERM, _terminate)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     sys.exit(run_command(sys.argv[1:]))
 
 

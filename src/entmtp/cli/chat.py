@@ -9,13 +9,8 @@ from typing import Annotated
 import typer
 
 from entmtp.cli.generate import statistics_line
-from entmtp.cli.options import (
-    DraftOptions,
-    LimitOptions,
-    SamplingOptions,
-    TargetOptions,
-    with_options,
-)
+from entmtp.cli.options import DraftOptions, TargetOptions, with_options
+from entmtp.cli.processing import AnswerOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.stream import ShowDrafts, ShowText, legend, show_answer
 from entmtp.data import Message, chat_ids
@@ -30,8 +25,7 @@ HELP = "/new starts afresh · /quit or end of input leaves · Ctrl-C stops an an
 def run(
     target: TargetOptions,
     drafts: DraftOptions,
-    sampling: SamplingOptions,
-    limits: LimitOptions,
+    answer: AnswerOptions,
     system: Annotated[
         str | None, typer.Option(help="Instructions that stand before the conversation.")
     ] = None,
@@ -44,7 +38,7 @@ def run(
     A message that no longer fits into the context is refused with a note, and the conversation
     stays as it was.
     """
-    params = limits.params(sampling.sampling())
+    params = answer.asked()
     engine = open_engine(target, drafts)
     tokenizer = engine.target.tokenizer
     if tokenizer is None or not tokenizer.chat_template:
@@ -114,7 +108,12 @@ class Conversation:
     def _answer(self, ids: list[int]) -> str:
         """Show the answer; its text as far as it came."""
         tokenizer = self._engine.target.tokenizer
-        show = ShowDrafts(tokenizer, self._params.stop) if self._show_drafts else ShowText()
+        params = self._params
+        show = (
+            ShowDrafts(tokenizer, params.stop, params.min_tokens)
+            if self._show_drafts
+            else ShowText()
+        )
         shown: list[str] = []
 
         def show_and_keep(event: Event) -> None:
@@ -122,7 +121,7 @@ class Conversation:
             show(event)
 
         try:
-            result = show_answer(self._engine.stream(ids, self._params), show_and_keep)
+            result = show_answer(self._engine.stream(ids, params), show_and_keep)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -134,7 +133,8 @@ class Conversation:
         return result.text
 
     def _say_how_it_went(self, result: Result) -> None:
-        note(statistics_line(self._engine, result))
+        is_drawn = not self._params.sampling.is_greedy
+        note(statistics_line(self._engine, result, with_seed=is_drawn))
         if result.finish_reason != "length":
             return
         stats, limit = result.stats, self._engine.target.max_length

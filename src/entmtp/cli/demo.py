@@ -24,7 +24,6 @@ from entmtp.bench import (
     choose_tree,
     compare,
     heads_needed,
-    load_workload,
     make_methods,
     make_tasks,
     parse_methods,
@@ -35,38 +34,15 @@ from entmtp.cli.bars import progress_bar
 from entmtp.cli.options import AsJson, SamplingOptions, TargetOptions, with_options
 from entmtp.cli.session import busy, note, open_heads, open_target
 from entmtp.cli.stream import ShowDrafts, legend, show_answer
+from entmtp.cli.workload import WorkloadOptions
 from entmtp.data import Prompt
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import locate_heads, read_static_trees
 from entmtp.target import TargetModel
 
 DEFAULT_METHODS = f"{BASELINE},medusa-best,hydra-best"
-DEFAULT_MAX_TOKENS = 64
 FAULT_FOUND = 1
 NUM_TRIALS = 4
-
-
-@dataclass(frozen=True)
-class WorkloadOptions:
-    """What is answered, and how much of it."""
-
-    prompts: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME",
-            help="JSON lines with `prompt` or `turns`, or a set: packaged, humaneval; may be given"
-            " several times.",
-        ),
-    ] = None
-    limit: Annotated[
-        int | None, typer.Option(help="Prompts in all, drawn evenly over files and kinds.")
-    ] = None
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer at the most.")] = (
-        DEFAULT_MAX_TOKENS
-    )
-
-    def load(self) -> tuple[Prompt, ...]:
-        return load_workload(self.prompts or ["packaged"], self.limit)
 
 
 @dataclass(frozen=True)
@@ -112,8 +88,8 @@ def run(
     names = parse_methods(methods.methods)
     folders = {owner: locate_heads(methods.specs()[owner]) for owner in heads_needed(names)}
     prompts = workload.load()
-    params = GenerationParams(workload.max_tokens, sampling.sampling())
-    model = open_target(target)
+    params = GenerationParams(workload.max_tokens, sampling.sampling(default_seed=0))
+    model = open_target(target, runtime=target.runtime)
     tasks = make_tasks(Engine(model), prompts)
     console = Console()
     in_use = {

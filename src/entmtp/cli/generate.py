@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -12,16 +13,18 @@ import typer
 from entmtp.cli.options import (
     AsJson,
     DraftOptions,
-    LimitOptions,
-    SamplingOptions,
     TargetOptions,
     method_name,
     with_options,
 )
+from entmtp.cli.processing import AnswerOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.stream import ShowDrafts, ShowText, legend, show_answer
 from entmtp.data import plain_ids
-from entmtp.engine import Engine, Prompt, Result
+from entmtp.decode import TokenLogprob
+from entmtp.decode.checks import check_count
+from entmtp.engine import Engine, GenerationParams, Prompt, Result
+from entmtp.engine.params import MAX_SAMPLES
 from entmtp.errors import BadInput
 
 
@@ -32,10 +35,27 @@ class OutputOptions:
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
     ] = False
+    n: Annotated[
+        int, typer.Option(help="Answers to the prompt, drawn by the seed and their number.")
+    ] = 1
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --json: each token's log-probability and the K likeliest tokens in its"
+            " place; the model's own, before temperature and penalties.",
+        ),
+    ] = None
     show_drafts: Annotated[
         bool, typer.Option("--show-drafts", help="Colour what was drafted and accepted.")
     ] = False
     as_json: AsJson = False
+
+    def check(self) -> None:
+        """Raises `BadInput` where a value is out of its range, or leads to nothing."""
+        check_count("n", self.n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
+        if self.logprobs is not None and not self.as_json:
+            raise BadInput("--logprobs are part of --json; add it, or leave them out")
 
 
 @with_options
@@ -43,8 +63,7 @@ def run(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     target: TargetOptions,
     drafts: DraftOptions,
-    sampling: SamplingOptions,
-    limits: LimitOptions,
+    answer: AnswerOptions,
     output: OutputOptions,
 ) -> None:
     """Answer one prompt, with the text on standard output as it comes.
@@ -54,19 +73,34 @@ def run(
     text = _read_stdin() if prompt == "-" else prompt
     if not text.strip():
         raise BadInput("the prompt is empty; give some text")
-    params = limits.params(sampling.sampling())
+    output.check()
+    params = replace(answer.asked(), logprobs=output.logprobs)
     engine = open_engine(target, drafts)
-    events = engine.stream(_as_asked(engine, text, output.raw), params)
-    tokenizer = engine.target.tokenizer
+    request_ids = engine.add_samples(_as_asked(engine, text, output.raw), params, output.n)
     if output.show_drafts:
         legend()
-    result = show_answer(
-        events, ShowDrafts(tokenizer, params.stop) if output.show_drafts else ShowText()
-    )
-    print(flush=True)
-    note(statistics_line(engine, result))
+    results = []
+    for index, request_id in enumerate(request_ids, start=1):
+        if output.n > 1:
+            note(f"answer {index} of {output.n}")
+        results.append(_show(engine, request_id, params, output))
     if output.as_json:
-        print(json.dumps(report(engine, result)))
+        content = report(engine, results[0]) if output.n == 1 else report_all(engine, results)
+        print(json.dumps(content, allow_nan=False))
+
+
+def _show(
+    engine: Engine, request_id: int, params: GenerationParams, output: OutputOptions
+) -> Result:
+    """Show one answer, and for people how it went."""
+    tokenizer = engine.target.tokenizer
+    show = (
+        ShowDrafts(tokenizer, params.stop, params.min_tokens) if output.show_drafts else ShowText()
+    )
+    result = show_answer(engine.events(request_id), show)
+    print(flush=True)
+    note(statistics_line(engine, result, with_seed=not params.sampling.is_greedy))
+    return result
 
 
 def _read_stdin() -> str:
@@ -82,13 +116,33 @@ def _as_asked(engine: Engine, text: str, raw: bool) -> Prompt:
 
 
 def report(engine: Engine, result: Result) -> dict[str, Any]:
-    """What `--json` prints; figures that do not exist are null."""
+    """What `--json` prints of one answer; figures that do not exist are null."""
+    return _choice(engine, result) | _setting(engine)
+
+
+def report_all(engine: Engine, results: Sequence[Result]) -> dict[str, Any]:
+    """What `--json` prints of several answers: each under `choices`, and what they share."""
+    return {
+        "choices": [
+            {"index": result.sample_index, **_choice(engine, result)} for result in results
+        ],
+        "seed": results[0].seed,
+        "num_prompt_tokens": results[0].stats.num_prompt_tokens,
+        "num_tokens": sum(result.stats.num_tokens for result in results),
+        **_setting(engine),
+    }
+
+
+def _choice(engine: Engine, result: Result) -> dict[str, Any]:
     stats = result.stats
-    trees = engine.policy.trees
+    told = {}
+    if result.logprobs is not None:
+        told["logprobs"] = [_logprob(engine, one) for one in result.logprobs]
     return {
         "text": result.text,
         "token_ids": list(result.token_ids),
         "finish_reason": result.finish_reason,
+        "seed": result.seed,
         "num_prompt_tokens": stats.num_prompt_tokens,
         "num_tokens": stats.num_tokens,
         "num_steps": stats.num_drafts,
@@ -99,12 +153,28 @@ def report(engine: Engine, result: Result) -> dict[str, Any]:
         "tokens_per_second": stats.tokens_per_second,
         "prefill_seconds": stats.prefill_seconds,
         "decode_seconds": stats.decode_seconds,
+        **told,
+    }
+
+
+def _logprob(engine: Engine, one: TokenLogprob) -> dict[str, Any]:
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        tokenizer = engine.target.tokenizer
+        token = None if tokenizer is None else tokenizer.decode([token_id])
+        return {"token_id": token_id, "token": token, "logprob": logprob}
+
+    return {**entry(one.token_id, one.logprob), "top": [entry(*each) for each in one.top]}
+
+
+def _setting(engine: Engine) -> dict[str, Any]:
+    return {
         "method": method_of(engine),
         "lossless": engine.is_lossless,
+        "acceptance": engine.acceptance + ("" if engine.is_lossless else " (not lossless)"),
         "model": engine.target.name,
         "dtype": engine.target.number_format,
         "runtime": engine.target.runtime,
-        "max_num_nodes": max(tree.num_nodes for tree in trees),
+        "max_num_nodes": max(tree.num_nodes for tree in engine.policy.trees),
     }
 
 
@@ -112,7 +182,7 @@ def method_of(engine: Engine) -> str:
     return method_name(engine.policy, engine.heads.kind if engine.heads is not None else None)
 
 
-def statistics_line(engine: Engine, result: Result) -> str:
+def statistics_line(engine: Engine, result: Result, *, with_seed: bool = False) -> str:
     """The last line, for people."""
     stats = result.stats
     parts = [f"{stats.num_tokens} tokens ({result.finish_reason})"]
@@ -124,4 +194,6 @@ def statistics_line(engine: Engine, result: Result) -> str:
             f" {stats.num_drafts} steps"
         )
     parts.append(method_of(engine) + ("" if engine.is_lossless else ", NOT lossless"))
+    if with_seed:
+        parts.append(f"seed {result.seed}")
     return " · ".join(parts)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
+from entmtp.data import OnBadLine, SkippedLines, refuse_line
 from entmtp.decode import Sampling
 from entmtp.engine import GenerationParams
 from entmtp.errors import BadInput
@@ -31,10 +32,19 @@ DEFAULT_HEADS = "hydra"
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
 ]
+SkipBadLines = Annotated[
+    bool,
+    typer.Option("--skip-bad-lines", help="Leave out lines that cannot be read, and say how many."),
+]
+
+
+def line_rule(skip_bad_lines: bool) -> OnBadLine:
+    """What `--skip-bad-lines` means to a reader; `note_skipped` says afterwards what it did."""
+    return SkippedLines() if skip_bad_lines else refuse_line
 
 
 @dataclass(frozen=True)
-class TargetOptions:
+class LoadOptions:
     """Which model, and how it is held in memory."""
 
     model: Annotated[
@@ -56,6 +66,12 @@ class TargetOptions:
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
         "cpu"
     )
+
+
+@dataclass(frozen=True)
+class TargetOptions(LoadOptions):
+    """And what computes it, for verbs that generate."""
+
     runtime: Annotated[
         str,
         typer.Option(
@@ -63,7 +79,7 @@ class TargetOptions:
             help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
             " that name; auto: openvino where it can be used.",
         ),
-    ] = "auto"
+    ] = "eager"
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="medusa|hydra|PATH",
-            help="Draft heads: shipped ones by name, or a folder."
+            help="Draft heads: shipped ones by name, a folder or a file, published ones too."
             f" The embedded model has {DEFAULT_HEADS} where none are given.",
         ),
     ] = None
@@ -89,8 +105,8 @@ class DraftOptions:
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a JSON file of rank"
-            " paths; the heads' own tree of about 16 nodes where none is given.",
+            help="Tree of the static policy: medusa-63, chain-K, full-WxD or a file (tree show);"
+            " the heads' own tree of about 16 nodes where none is given.",
         ),
     ] = None
     acceptance: Annotated[
@@ -100,6 +116,14 @@ class DraftOptions:
             " that the model merely finds likely (for comparison with published figures)."
         ),
     ] = "exact"
+    allow_plain: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plain",
+            help="Do not refuse a model that cannot verify trees; decode it plainly, without"
+            " drafts.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -115,12 +139,17 @@ class SamplingOptions:
     top_p: Annotated[
         float, typer.Option(help="Draw from the likeliest tokens up to this mass; 1: from all.")
     ] = Sampling.top_p
-    seed: Annotated[int, typer.Option(help="Same seed, same text, with or without drafts.")] = (
-        Sampling.seed
-    )
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Same seed, same text, with or without drafts. Where none is given, generate and"
+            " chat draw one and tell it; demo takes 0."
+        ),
+    ] = Sampling.seed
 
-    def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+    def sampling(self, default_seed: int | None = None) -> Sampling:
+        seed = default_seed if self.seed is None else self.seed
+        return Sampling(self.temperature, self.top_k, self.top_p, seed)
 
 
 @dataclass(frozen=True)
@@ -142,8 +171,30 @@ class LimitOptions:
         ),
     ] = None
 
+    stop_token_id: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="ID", help="End the text with this token; may be given several times."
+        ),
+    ] = None
+    min_tokens: Annotated[
+        int,
+        typer.Option(help="Tokens to generate at the least: no end and no stop string before."),
+    ] = GenerationParams.min_tokens
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on behind the model's own end-of-sequence tokens."),
+    ] = GenerationParams.ignore_eos
+
     def params(self, sampling: Sampling) -> GenerationParams:
-        return GenerationParams(self.max_tokens, sampling, tuple(self.stop or ()))
+        return GenerationParams(
+            self.max_tokens,
+            sampling,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_id or ()),
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+        )
 
 
 class DraftPlan(NamedTuple):
@@ -220,8 +271,16 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flags(group: Any) -> list[inspect.Parameter]:
+    """A field may carry its help in its metadata, where its room knows no command line."""
     hints = get_type_hints(group, include_extras=True)
-    return [_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+    flags = []
+    for field in fields(group):
+        hint: Any = hints[field.name]
+        if help_text := field.metadata.get("help"):
+            hint = Annotated[hint, typer.Option(help=help_text)]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        flags.append(_keyword(field.name, hint, default))
+    return flags
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

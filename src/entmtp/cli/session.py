@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from entmtp.cli.options import DraftOptions, TargetOptions, plan_drafts
+from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions, plan_drafts
+from entmtp.data import OnBadLine, SkippedLines
 from entmtp.data.cache import Progress
 from entmtp.engine import Engine
 from entmtp.heads import DraftHeads, load_heads
@@ -27,6 +29,12 @@ def note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def note_skipped(on_bad: OnBadLine) -> None:
+    """Tell of lines that `--skip-bad-lines` left out."""
+    if isinstance(on_bad, SkippedLines) and (summary := on_bad.summary()):
+        note(f"note: {summary}")
+
+
 @contextmanager
 def busy(what: str) -> Iterator[Progress]:
     """A spinner on a terminal's standard error; yields what to tell it about the progress."""
@@ -38,34 +46,46 @@ def busy(what: str) -> Iterator[Progress]:
         yield lambda line: status.update(f"{what}: {line} …")
 
 
-def open_target(options: TargetOptions) -> TargetModel:
+def open_target(
+    options: LoadOptions, allow_plain: bool = False, runtime: str = "eager"
+) -> TargetModel:
     """Load the model, after a look at the cheap flags."""
     parse_dtype(options.dtype)
     parse_device(options.device)
-    parse_runtime(options.runtime, options.dtype)
+    parse_runtime(runtime, options.dtype)
     with busy(f"loading {options.model}") as progress:
         return load_target(
             options.model,
             options.dtype,
             options.device,
+            allow_plain=allow_plain,
             progress=progress,
-            runtime=options.runtime,
+            runtime=runtime,
         )
 
 
 def open_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
     """Load heads; what is odd about them becomes a line of its own."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        heads = load_heads(spec, target)
-    for warning in caught:
-        note(f"note: {warning.message}")
-    return heads
+    with warnings_as_notes():
+        return load_heads(spec, target)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """What is odd becomes a line of its own, at once."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        note(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
 
 
 def open_engine(target_options: TargetOptions, draft_options: DraftOptions) -> Engine:
     """The engine that the flags ask for. Contradictions are found before anything is loaded."""
     plan = plan_drafts(draft_options, target_options.model)
-    target = open_target(target_options)
+    target = open_target(target_options, draft_options.allow_plain, target_options.runtime)
     heads = None if plan.heads is None else open_heads(plan.heads, target)
     return Engine(target, heads, plan.policy, acceptance=plan.acceptance)

@@ -53,9 +53,15 @@ class ShowText:
 class ShowDrafts:
     """The text with accepted drafts in colour, token by token; in a pipe the text alone."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None,
+        stop: tuple[str, ...],
+        min_tokens: int = 0,
+    ) -> None:
+        """`stop` and `min_tokens` as the answer was asked for."""
         self._is_terminal = sys.stdout.isatty()
-        self._text = TextStream(tokenizer, stop)
+        self._text = TextStream(tokenizer, stop, min_tokens)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, TokenEvent):

@@ -1,31 +1,45 @@
-"""`entmtp tree`: look at trees."""
+"""`entmtp tree`: look at trees, and write them in the forms of other programs."""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from entmtp.trees import Tree, draw_tree, nodes_per_depth, tree_by_name
+from entmtp.trees import (
+    FORMS,
+    Tree,
+    draw_tree,
+    format_tree,
+    nodes_per_depth,
+    parse_tree,
+    tree_by_name,
+    write_tree,
+)
 
 app = typer.Typer()
+
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="medusa-63, chain-K, full-WxD, eagle-KxSxN, root, or a file: JSON or Python rank"
+        " paths, a vLLM or an EAGLE object. FILE:NAME picks one of several in Python.",
+    ),
+]
 
 
 @app.callback()
 def tree() -> None:
-    """Look at draft trees."""
+    """Look at draft trees and convert them."""
 
 
 @app.command()
 def show(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="medusa-63, chain-K, full-WxD, root, or a JSON file of rank paths.",
-        ),
-    ],
+    spec: Spec,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
     ] = False,
@@ -36,6 +50,30 @@ def show(
     print(summary(shown))
     if as_json:
         print(json.dumps(description(shown)))
+
+
+@app.command("convert")
+def convert_tree(
+    spec: Spec,
+    out: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="File to write; standard output without it."),
+    ] = None,
+    to: Annotated[str, typer.Option(metavar="FORM", help=f"One of {', '.join(FORMS)}.")] = "paths",
+) -> None:
+    """Write a tree in the form of another program: paths (JSON), medusa, vllm or eagle."""
+    converted = tree_by_name(spec)
+    text = format_tree(converted, to)
+    if parse_tree(text) != converted:
+        print(
+            f"note: {to} says how many nodes there are, not which; the shape is lost",
+            file=sys.stderr,
+        )
+    if out is None:
+        print(text)
+        return
+    write_tree(converted, to, out)
+    print(f"{out}: {summary(converted)}", file=sys.stderr)
 
 
 def summary(shown: Tree) -> str:

@@ -1,36 +1,21 @@
-"""Prompts and conversations: JSON lines in, `Prompt` out.
+"""Prompts: JSON lines in, `Prompt` out; and the prompt sets that have a name.
 
-Knows: the four spellings found in the wild (`prompt`, `turns`, `messages`, `conversations`), and
-the prompt sets that have a name. Does not know: tokenizers, models.
+Knows: which part of a conversation is to be answered. Does not know: tokenizers, models.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import io
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from entmtp.data.humaneval import HUMANEVAL, fetched_humaneval
+from entmtp.data.lines import OnBadLine, parse_lines, read_lines, refuse_line
+from entmtp.data.messages import Message, read_given
 from entmtp.errors import BadInput
-
-_ROLES = {
-    "system": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-}
-"""Role names of OpenAI's and ShareGPT's forms, and what they are called here."""
-_ID_KEYS = ("id", "task_id", "question_id")
-_KIND_KEYS = ("kind", "category", "source")
-
-
-class Message(NamedTuple):
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +29,36 @@ class Prompt:
     """The conversation up to the user message that is to be answered."""
     later_turns: tuple[str, ...] = ()
     """Further user messages, each to be asked after the answer to the one before."""
+    is_text: bool = False
+    """The file gave bare text, which a model without a chat form can continue as it is."""
 
     @property
     def text(self) -> str:
         """The user message that is to be answered."""
         return self.messages[-1].content
 
+    @property
+    def content(self) -> str | tuple[Message, ...]:
+        """What an engine encodes: the bare text where the file gave one, else the conversation."""
+        return self.text if self.is_text else self.messages
 
-def read_prompts(path: str | Path) -> list[Prompt]:
-    """Read a JSON lines file; blank lines, CRLF and a byte order mark are accepted.
+
+def read_prompts(path: str | Path, on_bad: OnBadLine = refuse_line) -> list[Prompt]:
+    """Read a JSON lines file.
 
     Raises:
-        BadInput: the file cannot be read, holds no prompt, or has a bad line (named file:line).
+        BadInput: the file cannot be read, holds no prompt, or has a bad line (named file:line)
+            that `on_bad` does not let go.
     """
     path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadInput(f"{path}: {reason}; expected a file of JSON lines with prompts") from None
-    return parse_prompts(raw, str(path))
-
-
-def parse_prompts(raw: bytes, name: str) -> list[Prompt]:
-    """The prompts of a file's content; `name` is what errors call the file."""
-    prompts = []
-    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            prompts.append(_parse_line(line, default_id=str(number)))
-        except ValueError as error:
-            raise BadInput(f"{name}:{number}: {error}") from None
-    if not prompts:
-        raise BadInput(f"{name}: holds no prompt; expected JSON lines with `prompt` or `turns`")
-    return prompts
+    lines = read_lines(path, _prompt, on_bad, "JSON lines with prompts")
+    return _some(lines, str(path))
 
 
 def packaged_prompts() -> list[Prompt]:
     """The prompts that come with the package: code, math and chat, written for it."""
-    resource = files("entmtp.data") / "packaged" / "demo.jsonl"
-    return parse_prompts(resource.read_bytes(), "demo.jsonl")
+    raw = (files("entmtp.data") / "packaged" / "demo.jsonl").read_bytes()
+    return _some(parse_lines(io.BytesIO(raw), "demo.jsonl", _prompt), "demo.jsonl")
 
 
 def humaneval_prompts() -> list[Prompt]:
@@ -105,7 +79,7 @@ PROMPT_SETS: Mapping[str, Callable[[], list[Prompt]]] = {
 """Prompt sets by name."""
 
 
-def load_prompts(spec: str) -> list[Prompt]:
+def load_prompts(spec: str, on_bad: OnBadLine = refuse_line) -> list[Prompt]:
     """The prompts of a named set or of a file."""
     if spec in PROMPT_SETS:
         return PROMPT_SETS[spec]()
@@ -113,76 +87,24 @@ def load_prompts(spec: str) -> list[Prompt]:
         raise BadInput(
             f"no prompts {spec!r}; expected a file of JSON lines or one of {', '.join(PROMPT_SETS)}"
         )
-    return read_prompts(spec)
+    return read_prompts(spec, on_bad)
 
 
-def _parse_line(line: bytes, default_id: str) -> Prompt:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deeply") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, got {_kind_of(row)}")
-    messages, later_turns = _messages(row)
-    prompt_id = next((row[key] for key in _ID_KEYS if row.get(key) is not None), default_id)
-    kind = next((row[key] for key in _KIND_KEYS if row.get(key) is not None), "")
-    return Prompt(str(prompt_id), str(kind), messages, later_turns)
-
-
-def _messages(row: Mapping[str, Any]) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-    if "prompt" in row:
-        return (Message("user", _text(row["prompt"], "`prompt`")),), ()
-    if "turns" in row:
-        turns = _list(row["turns"], "`turns`")
-        first, *later = [_text(turn, f"`turns[{i}]`") for i, turn in enumerate(turns)]
-        return (Message("user", first),), tuple(later)
-    for key in ("messages", "conversations"):
-        if key in row:
-            return _conversation(_list(row[key], f"`{key}`"), key), ()
-    raise ValueError("no `prompt`, `turns`, `messages` or `conversations`")
-
-
-def _conversation(items: list[Any], key: str) -> tuple[Message, ...]:
+def _prompt(fields: dict[str, Any], place: str) -> Prompt:
     """The messages up to the last one of the user: a recorded answer to it is not the target's."""
-    messages = []
-    for index, item in enumerate(items):
-        where = f"`{key}[{index}]`"
-        if not isinstance(item, dict):
-            raise ValueError(f"{where}: expected a JSON object, got {_kind_of(item)}")
-        role = item.get("role", item.get("from"))
-        if role not in _ROLES:
-            raise ValueError(f"{where}: unknown role {role!r}; expected one of {', '.join(_ROLES)}")
-        messages.append(Message(_ROLES[role], _text(item.get("content", item.get("value")), where)))
+    given = read_given(fields, place)
+    messages = list(given.messages)
     while messages and messages[-1].role != "user":
         messages.pop()
     if not messages:
-        raise ValueError(f"`{key}` has no message of the user")
-    return tuple(messages)
+        raise ValueError("no message of the user to answer")
+    return Prompt(given.id, given.kind, tuple(messages), given.later_turns, given.is_text)
 
 
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where}: expected a list, got {_kind_of(value)}")
-    if not value:
-        raise ValueError(f"{where} is empty")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: expected text, got {_kind_of(value)}")
-    if not value.strip():
-        raise ValueError(f"{where} is empty")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise ValueError(f"{where} holds half a surrogate pair, which is no text")
-    return value
-
-
-def _kind_of(value: Any) -> str:
-    """What JSON calls the type of `value`."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+def _some(prompts: Iterable[Prompt], name: str) -> list[Prompt]:
+    if not (found := list(prompts)):
+        raise BadInput(
+            f"{name}: holds no prompt; expected JSON lines with `prompt`, `turns`, `messages` or"
+            " `conversations`"
+        )
+    return found

@@ -1,7 +1,11 @@
-"""One step as stateless maths: sampling, noise, acceptance. Knows no text and no sequences."""
+"""One step as stateless maths: sampling, acceptance, signals. Knows no text, no sequences."""
 
 from entmtp.decode.accept import Acceptance, Acceptor, Draw, ExactAcceptor, TypicalAcceptor
-from entmtp.decode.sampling import Sampler, Sampling, make_sampler
+from entmtp.decode.history import History, Past, Record
+from entmtp.decode.logprobs import TokenLogprob, logprobs_of
+from entmtp.decode.sampler import Sampler
+from entmtp.decode.sampling import Sampling
+from entmtp.decode.signals import RootSignals, copy_to_host, root_signals
 from entmtp.decode.step import verify
 
 __all__ = [
@@ -9,9 +13,16 @@ __all__ = [
     "Acceptor",
     "Draw",
     "ExactAcceptor",
+    "History",
+    "Past",
+    "Record",
+    "RootSignals",
     "Sampler",
     "Sampling",
+    "TokenLogprob",
     "TypicalAcceptor",
-    "make_sampler",
+    "copy_to_host",
+    "logprobs_of",
+    "root_signals",
     "verify",
 ]

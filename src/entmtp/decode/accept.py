@@ -11,12 +11,14 @@ Dimension key: B batch · T slots · D depth · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 
-from entmtp.decode.sampling import Sampler
+from entmtp.decode.history import History, Nodes, Past, tree_nodes
+from entmtp.decode.logprobs import Logprobs, join_logprobs, logprobs_of
+from entmtp.decode.sampler import Sampler
 from entmtp.trees import TreeBuffers
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -29,6 +31,9 @@ class Acceptance(NamedTuple):
     slots: torch.Tensor  # [B, D+1] slots from the root to the last node, then repeated
     token_ids: torch.Tensor  # [B, D+1] the target's token behind each of `slots`
     num_accepted: torch.Tensor  # [B] drafts kept, 0 to D
+    last_logits: torch.Tensor  # [B, V] behind the last node kept: what the bonus token came from
+    logprobs: Logprobs | None = None
+    """Of `token_ids`, where they are asked for"""
 
 
 class Acceptor(Protocol):
@@ -45,6 +50,18 @@ class Draw(NamedTuple):
     logits: Logits
     sampler: Sampler
     first_positions: torch.Tensor  # [B] absolute position of the token behind the root
+    history: History | None = None
+    """The root and all before it, where the sampler looks back"""
+    num_logprobs: int | None = None
+    """How many of the likeliest tokens are to be told of; None for no log-probabilities"""
+
+    def token(self, logits: torch.Tensor, drawn: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Ids `[B]` behind a node with logits `[B, V]`, reached by the tokens `drawn`, each `[B]`.
+
+        The drawn tokens count as said: processors see what plain decoding would show them.
+        """
+        past = Past(self.history, drawn)
+        return self.sampler(logits, self.first_positions + len(drawn), past)
 
 
 class ExactAcceptor:
@@ -69,11 +86,15 @@ class ExactAcceptor:
         node = torch.zeros_like(batch)
         num_accepted = torch.zeros_like(batch)
         walking = torch.ones_like(batch, dtype=torch.bool)
-        slots, token_ids = [node], []
+        slots = [node]
+        token_ids: list[torch.Tensor] = []
+        logprobs: list[Logprobs] = []
         for depth in range(buffers.depth + 1):
             logits = target.logits(hidden[batch, node])
-            token = target.sampler(logits, target.first_positions + depth)
+            token = target.token(logits, token_ids)
             token_ids.append(token)
+            if target.num_logprobs is not None:
+                logprobs.append(logprobs_of(logits[:, None], token[:, None], target.num_logprobs))
             if depth == buffers.depth:
                 break
             is_next = _children(buffers, node, depth + 1) & (draft_ids == token[:, None])
@@ -83,7 +104,11 @@ class ExactAcceptor:
             node = torch.where(walking, is_next.int().argmax(-1), node)
             num_accepted = num_accepted + walking
             slots.append(node)
-        return Acceptance(torch.stack(slots, 1), torch.stack(token_ids, 1), num_accepted)
+        told = join_logprobs(logprobs) if logprobs else None
+        # A walk that has ended stays at its last node while others go on.
+        return Acceptance(
+            torch.stack(slots, 1), torch.stack(token_ids, 1), num_accepted, logits, told
+        )
 
 
 def _children(buffers: TreeBuffers, node: torch.Tensor, depth: int) -> torch.Tensor:
@@ -92,19 +117,16 @@ def _children(buffers: TreeBuffers, node: torch.Tensor, depth: int) -> torch.Ten
 
 
 class TypicalAcceptor:
-    """Medusa's typical acceptance: **lossy**, opt-in (METHOD §2.4).
+    """Medusa's typical acceptance: **not lossless**, opt-in (METHOD §2.4).
 
     A draft is kept where the target finds it likely enough, `p > min(epsilon, delta·exp(-H))`
-    at the sampling temperature, whatever the target itself would have drawn; the longest kept
-    path wins, ties by its likelihood. The token behind it is the target's own draw. Greedy
-    sequences are accepted exactly.
+    in the distribution that the sampler draws from, whatever the target itself would have drawn;
+    the longest kept path wins, ties by its likelihood. The token behind it is the target's own
+    draw. Processors see each node's own path. Greedy sequences are accepted exactly.
     """
 
-    def __init__(
-        self, temperatures: torch.Tensor, *, epsilon: float = 0.09, delta: float = 0.3
-    ) -> None:
-        """`temperatures` [B], 0 for greedy sequences; `epsilon`, `delta` as Hydra's defaults."""
-        self._temperatures = temperatures[:, None, None]
+    def __init__(self, *, epsilon: float = 0.09, delta: float = 0.3) -> None:
+        """`epsilon` and `delta` as Hydra's defaults."""
         self._epsilon = epsilon
         self._delta = delta
 
@@ -112,22 +134,44 @@ class TypicalAcceptor:
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
     ) -> Acceptance:
         logits = target.logits(hidden)  # [B, T, V]
-        greedy = self._temperatures == 0
-        log_p = torch.log_softmax(logits / self._temperatures.masked_fill(greedy, 1.0), -1)
-        entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
-        limit = torch.clamp(self._delta * torch.exp(-entropy), max=self._epsilon).log()
+        scores = target.sampler.scores(logits, self._nodes(draft_ids, buffers, target))
         batch = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
-        above = log_p[batch, buffers.parents, draft_ids]  # [B, T] likelihood given the parent
-        typical = above > limit.gather(1, buffers.parents)
-        exact = draft_ids == logits.argmax(-1).gather(1, buffers.parents)
-        kept = torch.where(greedy[:, :, 0], exact, typical) & buffers.valid
-        kept[:, 0] = True
+        above, kept = self._judge(scores, draft_ids, buffers, target.sampler.is_greedy)
         last, num_accepted = _longest_path(kept, above, buffers)
-        bonus = target.sampler(logits[batch[:, 0], last], target.first_positions + num_accepted)
+        bonus = target.sampler.draw(
+            scores[batch[:, 0], last], target.first_positions + num_accepted
+        )
         slots = buffers.ancestors[batch[:, 0], last]
         token_ids = torch.cat([draft_ids.gather(1, slots[:, 1:]), bonus[:, None]], 1)
         token_ids = token_ids.scatter(1, num_accepted[:, None], bonus[:, None])
-        return Acceptance(slots, token_ids, num_accepted)
+        logprobs = None
+        if target.num_logprobs is not None:
+            logprobs = logprobs_of(logits[batch, slots], token_ids, target.num_logprobs)
+        return Acceptance(slots, token_ids, num_accepted, logits[batch[:, 0], last], logprobs)
+
+    def _nodes(self, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw) -> Nodes | None:
+        if target.history is None:
+            return None
+        return tree_nodes(target.history, draft_ids, buffers, target.first_positions)
+
+    def _judge(
+        self,
+        scores: torch.Tensor,  # [B, T, V]
+        draft_ids: torch.Tensor,  # [B, T]
+        buffers: TreeBuffers,
+        is_greedy: torch.Tensor,  # [B]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each draft's log-likelihood `[B, T]` given its parent, and whether it may be kept."""
+        log_p = torch.log_softmax(scores, -1)
+        entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
+        limit = torch.clamp(self._delta * torch.exp(-entropy), max=self._epsilon).log()
+        batch = torch.arange(scores.shape[0], device=scores.device)[:, None]
+        above = log_p[batch, buffers.parents, draft_ids]
+        typical = above > limit.gather(1, buffers.parents)
+        exact = draft_ids == scores.argmax(-1).gather(1, buffers.parents)
+        kept = torch.where(is_greedy[:, None], exact, typical) & buffers.valid
+        kept[:, 0] = True
+        return above, kept
 
 
 def _longest_path(

@@ -22,6 +22,14 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
+def sample_seed(seed: int, index: int) -> int:
+    """The seed, 0 to 2^63 - 1, of the sample `index` of a request; the first has the request's."""
+    if index == 0:
+        return seed
+    mixed = _mix(_mix(torch.tensor(seed)) + torch.tensor(index) * _GOLDEN)
+    return int(mixed) & (2**63 - 1)
+
+
 def gumbel_noise(
     seeds: torch.Tensor,  # [B] int64
     positions: torch.Tensor,  # [B] int64: absolute position of the token to be drawn

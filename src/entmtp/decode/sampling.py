@@ -1,29 +1,30 @@
-"""From logits to the target's own token: temperature, top-k, top-p, and a keyed draw.
+"""How one sequence's tokens are chosen: what a user may ask for, and in which range.
 
-Knows: logits and how a user wants them processed. Does not know: trees or drafts: plain and
-speculative decoding call the same sampler, so a processor is defined once (DESIGN D3).
+Knows: names, meanings and limits. Does not know: tensors. What the values do is in `processors`
+and `filters`; their order is that of `transformers`:
 
-Dimension key: B sequences · V vocabulary · k kept candidates.
+    logit bias · repetition penalty · presence and frequency penalty · banned ids · delays
+    temperature · top-k · top-p · min-p                     (for drawn tokens only)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import isfinite
+import secrets
+from dataclasses import dataclass, replace
+from sys import float_info
 
-import torch
-
-from entmtp.decode.noise import gumbel_noise
+from entmtp.decode.checks import check_count, check_ids, check_number, check_pairs
 from entmtp.errors import BadInput
 
 MAX_SEED = 2**63 - 1
-MIN_TEMPERATURE = 1e-6
-"""Lower ones are lifted to this: the likeliest token wins as surely, and float32 still divides."""
-
-Sampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""`(logits [B, V] float32, positions [B]) -> ids [B]`: one token of each sequence's own
-distribution. `positions` is the absolute position of the token to be drawn."""
+MAX_BIAS = 100.0
+"""As OpenAI's. A logit seldom lies farther than this from another."""
+MAX_PENALTY = 2.0
+"""Of presence and frequency, either way, as OpenAI's."""
+REPETITION_PENALTIES = (0.01, 100.0)
+"""Beyond these, logits that were divided or multiplied leave float32."""
+_SEED_BITS = 53
+"""Of a seed drawn here: every JSON reader can hold it."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,63 @@ class Sampling:
     """Keep the k likeliest tokens; 0 keeps all"""
     top_p: float = 1.0
     """Keep the likeliest tokens up to this mass; 1 keeps all"""
-    seed: int = 0
-    """Same seed, same text"""
+    seed: int | None = None
+    """Same seed, same text; None draws a seed for each request, and its result tells which"""
+    min_p: float = 0.0
+    """Keep tokens at least this likely in proportion to the likeliest one; 0 keeps all"""
+    repetition_penalty: float = 1.0
+    """Divide (multiply, if negative) the logits of tokens in the prompt or the text by this"""
+    presence_penalty: float = 0.0
+    """Take this from the logits of tokens that were generated (the prompt does not count)"""
+    frequency_penalty: float = 0.0
+    """Take this from the logit of a generated token for each time it was generated"""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what to add to its logit)"""
+    banned_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences of token ids that must not be generated: the last id is ruled out behind the
+    others, the prompt's end included"""
+    delays: tuple[tuple[int, int], ...] = ()
+    """(token id, ruled out until so many were generated); the engine puts a sequence's ends here
+    for `min_tokens`"""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.temperature) and self.temperature >= 0):
-            raise BadInput(f"temperature is {self.temperature}; give a finite number from 0 up")
-        if self.top_k < 0:
-            raise BadInput(f"top_k is {self.top_k}; give 0 (all) or a count")
-        if not 0 < self.top_p <= 1:
+        wanted = "a finite number from 0 up"
+        check_number("temperature", self.temperature, 0, float_info.max, wanted)
+        check_count("top_k", self.top_k, 0, None, "0 (all) or a count")
+        check_number("top_p", self.top_p, 0, 1, "a number above 0 and up to 1")
+        if self.top_p == 0:
             raise BadInput(f"top_p is {self.top_p}; give a number above 0 and up to 1")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise BadInput(f"seed is {self.seed}; give a number from 0 to 2^63 - 1")
+        check_number("min_p", self.min_p, 0, 1, "a number from 0 (all) to 1")
+        if self.seed is not None:
+            check_count("seed", self.seed, 0, MAX_SEED, "a whole number from 0 to 2^63 - 1")
+        self._check_penalties()
+        self._check_ids()
+
+    def _check_penalties(self) -> None:
+        low, high = REPETITION_PENALTIES
+        wanted = f"a number from {low:g} to {high:g} (1 changes nothing)"
+        check_number("repetition_penalty", self.repetition_penalty, low, high, wanted)
+        wanted = f"a number from {-MAX_PENALTY:g} to {MAX_PENALTY:g}"
+        for name in ("presence_penalty", "frequency_penalty"):
+            check_number(name, getattr(self, name), -MAX_PENALTY, MAX_PENALTY, wanted)
+
+    def _check_ids(self) -> None:
+        check_pairs("logit_bias", self.logit_bias, "pairs of token id and bias")
+        check_pairs("delays", self.delays, "pairs of token id and count")
+        wanted = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+        check_ids("logit_bias", (token_id for token_id, _ in self.logit_bias))
+        for token_id, bias in self.logit_bias:
+            check_number(f"logit_bias of token id {token_id}", bias, -MAX_BIAS, MAX_BIAS, wanted)
+        if len(dict(self.logit_bias)) < len(self.logit_bias):
+            raise BadInput("logit_bias names a token id twice; give each id once")
+        if not isinstance(self.banned_ids, tuple | list) or not all(self.banned_ids):
+            wanted = "sequences of token ids, none of them empty"
+            raise BadInput(f"banned_ids is {self.banned_ids!r}; give {wanted}")
+        for sequence in self.banned_ids:
+            check_ids("a sequence in banned_ids", sequence)
+        check_ids("delays", (token_id for token_id, _ in self.delays))
+        for token_id, count in self.delays:
+            check_count(f"delay of token id {token_id}", count, 0, None, "0 or a count of tokens")
 
     @property
     def is_greedy(self) -> bool:
@@ -55,84 +101,28 @@ class Sampling:
 
     @property
     def is_filtered(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1
+        """Tokens may be kept or not for the likelihood of others."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
+    @property
+    def is_processed(self) -> bool:
+        """Logits are changed before temperature."""
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or bool(self.logit_bias or self.banned_ids or self.delays)
+        )
 
-def make_sampler(rows: Sequence[Sampling], device: torch.device) -> Sampler:
-    """The sampler for a batch whose row b is chosen as `rows[b]` says."""
-    if all(row.is_greedy for row in rows):
-        return lambda logits, positions: logits.argmax(-1)
-    draw = _make_drawer(rows, device)
-    greedy = torch.tensor([row.is_greedy for row in rows], device=device)
-    if not greedy.any():
-        return draw
-    return lambda logits, positions: torch.where(greedy, logits.argmax(-1), draw(logits, positions))
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise `BadInput` where a token id lies outside of a vocabulary."""
+        check_ids("logit_bias", (token_id for token_id, _ in self.logit_bias), vocab_size)
+        for sequence in self.banned_ids:
+            check_ids("a sequence in banned_ids", sequence, vocab_size)
+        check_ids("delays", (token_id for token_id, _ in self.delays), vocab_size)
 
-
-def _make_drawer(rows: Sequence[Sampling], device: torch.device) -> Sampler:
-    seeds = torch.tensor([row.seed for row in rows], device=device)
-    warp = make_warper(rows, device)
-
-    def draw(logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        noise = gumbel_noise(seeds, positions, logits.shape[-1])
-        return (warp(logits) + noise).argmax(-1)
-
-    return draw
-
-
-def make_warper(
-    rows: Sequence[Sampling], device: torch.device
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function `[B, V] -> [B, V]`: scaled logits, -inf outside of what top-k and top-p keep.
-
-    The order is that of `transformers`: temperature, then top-k, then top-p. Of equal logits at
-    the border the lowest ids stay. What a row keeps does not depend on the other rows. Greedy
-    rows are passed at temperature 1.
-    """
-    heats = [max(row.temperature, MIN_TEMPERATURE) if row.temperature else 1.0 for row in rows]
-    heat = torch.tensor(heats, device=device)[:, None]
-    if not any(row.is_filtered for row in rows):
-        return lambda logits: logits / heat
-    top_k = torch.tensor([row.top_k for row in rows], device=device)[:, None]
-    top_p = torch.tensor([row.top_p for row in rows], device=device)[:, None]
-    # Where every row has a top-k, only that many values need to be put in order.
-    most = max(row.top_k for row in rows) if all(row.top_k for row in rows) else None
-
-    def warp(logits: torch.Tensor) -> torch.Tensor:
-        scaled = logits / heat
-        values = _largest(scaled, most)
-        allowed = torch.where(top_k == 0, values.shape[-1], top_k.clamp(max=values.shape[-1]))
-        weights = (values - values[:, :1]).exp()
-        # Sums from the top alone: the same however many values were put in order.
-        mass = weights.cumsum(-1)
-        enough = top_p * mass.gather(-1, allowed - 1)
-        kept = (mass - weights < enough) | (top_p == 1)
-        kept &= torch.arange(values.shape[-1], device=device) < allowed
-        kept[:, 0] = True  # rounding must not leave a row without candidates
-        return _keep_largest(scaled, values, kept.sum(-1, keepdim=True))
-
-    return warp
-
-
-def _largest(scaled: torch.Tensor, most: int | None) -> torch.Tensor:
-    """The `most` largest values of each row in descending order; None for all."""
-    if most is None or most >= scaled.shape[-1]:
-        return scaled.sort(dim=-1, descending=True).values
-    return scaled.topk(most, dim=-1).values
-
-
-def _keep_largest(
-    scaled: torch.Tensor,  # [B, V]
-    values: torch.Tensor,  # [B, k] the largest of them, descending
-    num_kept: torch.Tensor,  # [B, 1]
-) -> torch.Tensor:
-    """-inf outside of each row's `num_kept` largest.
-
-    Which of equal values a top-k or a sort puts first is up to their implementation, so the ids
-    are chosen here: of those at the border, the lowest.
-    """
-    border = values.gather(-1, num_kept - 1)
-    num_at_border = num_kept - (values > border).sum(-1, keepdim=True)
-    at_border = scaled == border
-    kept = (scaled > border) | (at_border & (at_border.cumsum(-1) <= num_at_border))
-    return scaled.masked_fill(~kept, -torch.inf)
+    def seeded(self) -> Sampling:
+        """The same with a seed: its own, or else a fresh random one; 0 where nothing is drawn."""
+        if self.seed is not None:
+            return self
+        return replace(self, seed=0 if self.is_greedy else secrets.randbits(_SEED_BITS))

@@ -11,12 +11,13 @@ import torch
 
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainCache
 from entmtp.trees import TreeBuffers
 
 
 def verify(
     target: TargetModel,
-    cache: KVCache,
+    cache: KVCache | PlainCache,
     draft_ids: torch.Tensor,  # [B, T], root at slot 0
     buffers: TreeBuffers,
 ) -> torch.Tensor:
@@ -26,6 +27,4 @@ def verify(
     """
     lengths = torch.tensor(cache.lengths, device=draft_ids.device)
     positions = lengths[:, None] + buffers.depths
-    # Padding of a level that this sequence's own tree does not reach may lie past the context.
-    positions = positions.clamp(max=target.max_length - 1)
     return target.forward(draft_ids, positions, buffers.mask, cache)

@@ -16,14 +16,25 @@ from typing import Any, NamedTuple
 
 import torch
 
-from entmtp.decode import Acceptor, Draw, Sampling, make_sampler, verify
+from entmtp.decode import (
+    Acceptance,
+    Acceptor,
+    Draw,
+    Record,
+    RootSignals,
+    Sampler,
+    TokenLogprob,
+    copy_to_host,
+    verify,
+)
+from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
+from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
 from entmtp.heads import DraftHeads
+from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
-from entmtp.trees import Tree, TreeBuffers, tree_buffers
-
-MakeAcceptor = Callable[[Sequence[Sampling], torch.device], Acceptor]
+from entmtp.target.plain import PlainCache
 
 
 class StepOutput(NamedTuple):
@@ -31,6 +42,12 @@ class StepOutput(NamedTuple):
 
     token_ids: list[list[int]]
     """Of each sequence: its accepted drafts and the bonus token"""
+    num_draft_tokens: list[int]
+    """Verified, of each sequence"""
+    root_signals: list[RootSignals]
+    """Of each sequence's bonus token, the next root, if somebody reads them"""
+    logprobs: Sequence[tuple[TokenLogprob, ...] | None]
+    """Of each sequence's `token_ids`; None where they were not asked for"""
     seconds: StepSeconds
 
 
@@ -41,21 +58,21 @@ class Batch:
         self,
         target: TargetModel,
         heads: DraftHeads | None,
-        make_acceptor: MakeAcceptor,
+        acceptor: Acceptor,
         min_rows: int,
     ) -> None:
         self._target = target
         self._heads = heads
-        self._make_acceptor = make_acceptor
-        self._min_rows = min_rows
-        self._cache: KVCache | None = None
+        self._acceptor = acceptor
+        self._drafter = Drafter(heads, min_rows)
+        self._cache: KVCache | PlainCache | None = None
         self._heads_cache: KVCache | None = None
-        self._sampling: list[Sampling] = []
+        self._rows: list[Row] = []
         self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
 
     @property
     def size(self) -> int:
-        return len(self._sampling)
+        return len(self._rows)
 
     @property
     def lengths(self) -> list[int]:
@@ -67,11 +84,14 @@ class Batch:
         caches = (self._cache, self._heads_cache)
         return sum(cache.num_bytes for cache in caches if cache is not None)
 
-    def join(self, prompt_ids: Sequence[int], sampling: Sampling, capacity: int) -> int:
-        """Prefill a sequence into the next row; its first token.
+    def join(
+        self, prompt_ids: Sequence[int], choosing: Choosing, capacity: int, reads_root: bool
+    ) -> FirstToken:
+        """Prefill a sequence into the next row; its first token, the root of its first step.
 
         Args:
             capacity: cache rows that it is likely to need; more are found when it needs them.
+            reads_root: whether the root's signals are wanted.
         """
         row = self.size
         view, heads_view = self._open_row(row, capacity)
@@ -80,14 +100,13 @@ class Batch:
             if self._heads is not None:
                 seen = hidden.to(self._target.dtype)  # a runtime may compute in another format
                 context = self._heads.observe(seen, heads_view, [hidden.shape[1]])[0]
-        sampler = make_sampler([sampling], self._target.device)
-        position = torch.tensor([len(prompt_ids)], device=self._target.device)
-        token = int(sampler(self._target.logits(hidden[:, -1]), position))
-        self._sampling.append(sampling)
+        joined = Row(choosing, Record.of(prompt_ids))
+        first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
+        self._rows.append(joined)
         if self._heads is not None:
             self._context.append(context)
         self._regroup()
-        return token
+        return first
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
@@ -97,7 +116,7 @@ class Batch:
                 if row != last:
                     cache.copy_row(last, row)
                 cache.truncate(last, 0)
-        _close_gap(self._sampling, row)
+        _close_gap(self._rows, row)
         _close_gap(self._context, row)
         if self.size:
             self._regroup()
@@ -107,45 +126,58 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._sampling, self._context = [], []
+        self._rows, self._context = [], []
 
-    def step(self, trees: Sequence[Tree], roots: Sequence[int]) -> StepOutput:
+    def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
         assert self._cache is not None, "step needs a running sequence"
         started = perf_counter()
         device = self._target.device
-        buffers = tree_buffers(tuple(trees), device, self._min_rows)
-        root_ids = torch.tensor(roots, device=device)
         cache = self._cache.view(0, self.size)
-        prepared = perf_counter()
-        draft_ids = self._draft(root_ids, buffers)
+        draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
-        hidden = verify(self._target, cache, draft_ids, buffers)
+        hidden = verify(self._target, cache, draft.ids, draft.buffers)
         verified = perf_counter()
         logits = _Timed(self._target.logits)
         first = torch.tensor(cache.lengths, device=device) + 1
-        draw = Draw(logits, self._sampler, first)
-        acceptance = self._acceptor(hidden, draft_ids, buffers, draw)
+        history = history_of(self._sampler, self._rows, device)
+        draw = Draw(logits, self._sampler, first, history, self._num_logprobs)
+        acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         counts = acceptance.num_accepted + 1
-        # The step's only copy to the host.
-        host = torch.cat([counts[:, None], acceptance.token_ids], 1).tolist()
-        num_kept = [row[0] for row in host]
+        reads_root = any(choice.reads_root for choice in choices)
+        # The step's only copy to the host, unless somebody wants to see the draft.
+        rows, root_signals = copy_to_host(
+            torch.cat([counts[:, None], acceptance.token_ids], 1),
+            acceptance.last_logits if reads_root else None,
+        )
+        num_kept = [row[0] for row in rows]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
         self._observe(hidden, acceptance.slots, num_kept)
         ended = perf_counter()
         seconds = StepSeconds(
-            draft=drafted - prepared + ended - kept,
+            draft=draft.heads_seconds + ended - kept,
             verify=verified - drafted + logits.seconds,
-            host=prepared - started + kept - verified - logits.seconds,
+            host=drafted - started - draft.heads_seconds + kept - verified - logits.seconds,
         )
-        return StepOutput([row[1 : 1 + row[0]] for row in host], seconds)
+        said = [row[1 : 1 + row[0]] for row in rows]
+        for row, token_ids in zip(self._rows, said, strict=True):
+            row.record.ids.extend(token_ids)
+        return StepOutput(
+            said,
+            [tree.num_draft_tokens for tree in draft.trees],
+            root_signals,
+            self._logprobs(acceptance, said),
+            seconds,
+        )
 
-    def _draft(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> torch.Tensor:
-        """Draft ids `[B, T]`; slots that no level fills carry the root's id, as padding."""
-        if buffers.depth == 0 or self._heads is None:
-            return root_ids[:, None].expand(-1, buffers.num_slots)
-        return self._heads.draft(torch.stack(self._context), root_ids, buffers).ids
+    def _logprobs(
+        self, acceptance: Acceptance, said: Sequence[Sequence[int]]
+    ) -> Sequence[tuple[TokenLogprob, ...] | None]:
+        if acceptance.logprobs is None:
+            return [None] * self.size
+        wanted = [row.choosing.num_logprobs for row in self._rows]
+        return acceptance.logprobs.rows(said, wanted)
 
     def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Give the heads the hidden states of what was kept."""
@@ -156,7 +188,7 @@ class Batch:
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
 
-    def _open_row(self, row: int, capacity: int) -> tuple[KVCache, KVCache | None]:
+    def _open_row(self, row: int, capacity: int) -> tuple[KVCache | PlainCache, KVCache | None]:
         """Views of one empty row in each cache, allocated or enlarged as needed."""
         if self._cache is None:
             self._cache = self._target.new_cache(1, capacity)
@@ -174,8 +206,10 @@ class Batch:
 
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""
-        self._sampler = make_sampler(self._sampling, self._target.device)
-        self._acceptor = self._make_acceptor(self._sampling, self._target.device)
+        asked = [row.choosing for row in self._rows]
+        self._sampler = Sampler([one.sampling for one in asked], self._target.device)
+        wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
+        self._num_logprobs = max(wanted, default=None)
 
 
 def _close_gap(items: list[Any], row: int) -> None:

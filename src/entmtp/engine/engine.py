@@ -14,20 +14,20 @@ from time import perf_counter
 
 import torch
 
-from entmtp.decode import Acceptor, ExactAcceptor, Sampling, TypicalAcceptor
+from entmtp.decode import ExactAcceptor, TypicalAcceptor
+from entmtp.decode.checks import check_count
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
-from entmtp.engine.params import GenerationParams
+from entmtp.engine.params import MAX_SAMPLES, GenerationParams
+from entmtp.engine.policy import check_policy, drafts
 from entmtp.engine.prompt import Prompt, prompt_ids
+from entmtp.engine.request import resolve
 from entmtp.engine.sequence import Sequence
 from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
-from entmtp.heads import DraftHeads, check_tree
+from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
-
-FIRST_CAPACITY = 512
-"""Cache rows made ready for an answer of unknown length."""
 
 
 class Engine:
@@ -57,20 +57,20 @@ class Engine:
         Raises:
             TreeError: the policy has a tree that the heads cannot fill.
             BadInput: drafts are asked for without heads.
+            ModelRefused: drafts are asked for, and the target was let in without them.
         """
         self.target = target
         self.policy = policy or PlainPolicy()
-        is_speculative = any(tree.depth for tree in self.policy.trees)
-        if is_speculative and heads is None:
-            raise BadInput(f"policy {self.policy.name} needs draft heads; pass heads or use plain")
+        check_policy(self.policy, heads, target)
+        if target.tree_refusal:
+            max_batch_size = min_rows = 1
         if acceptance not in ("exact", "typical"):
             raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
-        self.heads = heads if is_speculative else None
-        if self.heads is not None:
-            for tree in self.policy.trees:
-                check_tree(self.heads, tree)
+        self.heads = heads if drafts(self.policy) else None
         self.acceptance = acceptance
-        self._batch = Batch(target, self.heads, self._make_acceptor, min_rows)
+        exact = ExactAcceptor(early_exit=target.device.type == "cpu")
+        acceptor = exact if acceptance == "exact" else TypicalAcceptor()
+        self._batch = Batch(target, self.heads, acceptor, min_rows)
         self._max_batch_size = max_batch_size
         self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         target.warm_up({max(min_rows, tree.num_nodes) for tree in self.policy.trees})
@@ -109,34 +109,52 @@ class Engine:
         """
         return prompt_ids(self.target, prompt)
 
-    def add(self, prompt: Prompt, params: GenerationParams | None = None) -> int:
+    def add(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None = None,
+        policy: TreePolicy | None = None,
+    ) -> int:
         """Queue a request; its id. Nothing is computed before the next `step`.
 
+        A `policy` of its own picks the request's trees in the place of the engine's.
+
         Raises:
-            BadInput: as `encode`; or stop strings without a tokenizer.
+            BadInput: as `encode`; something is asked for that this model has not; drafts without
+                heads.
+            TreeError: the policy has a tree that the heads cannot fill.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
-        self._queue(sequence)
-        return sequence.request_id
+        return self._queue(self._prepare(prompt, params, policy=policy))
 
-    def _prepare(self, prompt: Prompt, params: GenerationParams) -> Sequence:
-        ids = self.encode(prompt)
-        if params.stop and self.target.tokenizer is None:
-            raise BadInput("stop strings need a tokenizer; give stop_token_ids instead")
-        room = self.target.max_length - len(ids)
-        return Sequence(
-            next(self._request_ids),
-            ids,
-            params,
-            max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
-            eos_ids=self.target.eos_ids,
-            tokenizer=self.target.tokenizer,
-            select=self.policy.begin(params.sampling.seed),
-        )
+    def add_samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[int]:
+        """Queue `n` answers to one prompt, one id each.
 
-    def _queue(self, sequence: Sequence) -> None:
+        They share a seed and are drawn by (seed, index): the first is what the seed gives alone.
+        """
+        return [self._queue(sequence) for sequence in self._samples(prompt, params, n)]
+
+    def _samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[Sequence]:
+        check_count("n", n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
+        params = (params or GenerationParams()).seeded()
+        return [self._prepare(prompt, params, index) for index in range(n)]
+
+    def _prepare(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None,
+        index: int = 0,
+        policy: TreePolicy | None = None,
+    ) -> Sequence:
+        policy = policy or self.policy
+        check_policy(policy, self.heads, self.target)
+        request = resolve(self.target, self.encode(prompt), params or GenerationParams(), index)
+        selection = policy.begin(request.sample_seed)
+        return Sequence(next(self._request_ids), request, self.target.tokenizer, selection)
+
+    def _queue(self, sequence: Sequence) -> int:
         self._waiting.append(sequence)
         self._inbox[sequence.request_id] = deque()
+        return sequence.request_id
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -176,11 +194,10 @@ class Engine:
 
         Raises what `add` raises; the request itself waits until its first event is asked for.
         """
-        sequence = self._prepare(prompt, params or GenerationParams())
+        sequence = self._prepare(prompt, params)
 
         def events() -> Iterator[Event]:
-            self._queue(sequence)
-            yield from self.events(sequence.request_id)
+            yield from self.events(self._queue(sequence))
 
         return events()
 
@@ -192,10 +209,17 @@ class Engine:
         self, prompts: Ids[Prompt], params: GenerationParams | None = None
     ) -> list[Result]:
         """Generate an answer to each prompt, up to `max_batch_size` of them at a time."""
-        request_ids: list[int] = []
+        return self._run([self._prepare(prompt, params) for prompt in prompts])
+
+    def generate_samples(
+        self, prompt: Prompt, params: GenerationParams | None, n: int
+    ) -> list[Result]:
+        """Generate `n` answers to one prompt; see `add_samples`."""
+        return self._run(self._samples(prompt, params, n))
+
+    def _run(self, sequences: Ids[Sequence]) -> list[Result]:
+        request_ids = [self._queue(sequence) for sequence in sequences]
         try:
-            for prompt in prompts:
-                request_ids.append(self.add(prompt, params))
             return [self._result(request_id) for request_id in request_ids]
         finally:
             for request_id in request_ids:
@@ -243,19 +267,28 @@ class Engine:
         self._sweep()
 
     def _begin(self, sequence: Sequence) -> None:
-        expected = min(sequence.max_tokens, FIRST_CAPACITY)
-        capacity = len(sequence.prompt_ids) + expected + self._most_nodes
+        request = sequence.request
+        capacity = request.num_expected_rows + self._most_nodes
         with sequence.timed_prefill():
-            token = self._batch.join(sequence.prompt_ids, sequence.params.sampling, capacity)
+            first = self._batch.join(
+                request.prompt_ids, request.choosing, capacity, sequence.reads_root
+            )
         self._running.append(sequence)
-        self._tell(sequence.take([token]))
+        self._tell(sequence.take([first.token_id], first.root_signals, first.logprobs))
 
     def _decode_step(self) -> None:
         started = perf_counter()
-        trees = [sequence.next_tree() for sequence in self._running]
-        output = self._batch.step(trees, [sequence.root for sequence in self._running])
-        for sequence, tree, token_ids in zip(self._running, trees, output.token_ids, strict=True):
-            self._tell(sequence.take(token_ids, tree.num_draft_tokens))
+        choices = [sequence.next_choice() for sequence in self._running]
+        output = self._batch.step(choices, [sequence.root for sequence in self._running])
+        outcomes = zip(
+            output.token_ids,
+            output.root_signals,
+            output.logprobs,
+            output.num_draft_tokens,
+            strict=True,
+        )
+        for sequence, outcome in zip(self._running, outcomes, strict=True):
+            self._tell(sequence.take(*outcome))
         self._count_time(perf_counter() - started, output.seconds)
         self._sweep()
 
@@ -289,8 +322,3 @@ class Engine:
         self._running.clear()
         self._waiting.clear()
         self._batch.clear()
-
-    def _make_acceptor(self, rows: Ids[Sampling], device: torch.device) -> Acceptor:
-        if self.acceptance == "typical":
-            return TypicalAcceptor(torch.tensor([row.temperature for row in rows], device=device))
-        return ExactAcceptor(early_exit=device.type == "cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from entmtp.decode import TokenLogprob
 from entmtp.engine.stats import DecodeStats
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -20,6 +21,8 @@ class TokenEvent(NamedTuple):
     """Of `token_ids`, the first this many were drafted and accepted"""
     num_draft_tokens: int
     """Drafts verified in the step"""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for each of `token_ids`, where they were asked for"""
 
 
 class Result(NamedTuple):
@@ -30,6 +33,12 @@ class Result(NamedTuple):
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stats: DecodeStats
+    seed: int = 0
+    """The request's: given, or drawn for it; with it the same text comes again"""
+    sample_index: int = 0
+    """Which of a request's samples this is"""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for each of `token_ids`, where they were asked for"""
 
 
 class FinishEvent(NamedTuple):

@@ -19,19 +19,20 @@ def load(
     *,
     dtype: str = "bfloat16",
     device: str = "cpu",
-    runtime: str = "auto",
+    runtime: str = "eager",
     max_batch_size: int = 8,
 ) -> Engine:
     """An engine for a model, with or without draft heads.
 
     Args:
         model: `smollm2-135m`, a checkpoint folder, a `.gguf` file, or a hub id.
-        heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder of heads.
+        heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder or file of heads,
+            published ones included.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
         dtype: `bfloat16`, `float32` (speculative output equals plain output to the token),
             `float16`, or `int8` (the openvino runtime).
-        runtime: `eager` (PyTorch), `openvino`, or `auto`: the fastest that is installed and fits.
+        runtime: `eager` (PyTorch), `openvino`, or `auto`: openvino where it is installed and fits.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.

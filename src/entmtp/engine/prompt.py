@@ -21,7 +21,7 @@ def prompt_ids(target: TargetModel, prompt: Prompt) -> list[int]:
     Raises:
         BadInput: it is empty, too long for the context, or has ids that the model has not.
     """
-    ids = _ids_of(target, prompt)
+    ids = encode(target, prompt)
     limit = target.max_length
     if not ids:
         raise BadInput("the prompt is empty; give at least one token")
@@ -36,7 +36,8 @@ def prompt_ids(target: TargetModel, prompt: Prompt) -> list[int]:
     return ids
 
 
-def _ids_of(target: TargetModel, prompt: Prompt) -> list[int]:
+def encode(target: TargetModel, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt, however long it is."""
     if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
         return [item for item in prompt if isinstance(item, int)]
     tokenizer = target.tokenizer

@@ -12,12 +12,12 @@ from time import perf_counter
 
 from transformers import PreTrainedTokenizerBase
 
+from entmtp.decode import RootSignals, TokenLogprob
 from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
-from entmtp.engine.params import GenerationParams
+from entmtp.engine.request import Request
 from entmtp.engine.stats import DecodeStats
 from entmtp.engine.text import TextStream
-from entmtp.scheduler import Select, Signals
-from entmtp.trees import Tree
+from entmtp.scheduler import Selection, Signals, StepChoice
 
 
 class Sequence:
@@ -26,26 +26,20 @@ class Sequence:
     def __init__(
         self,
         request_id: int,
-        prompt_ids: Ids[int],
-        params: GenerationParams,
-        *,
-        max_tokens: int,
-        eos_ids: Ids[int],
+        request: Request,
         tokenizer: PreTrainedTokenizerBase | None,
-        select: Select,
+        selection: Selection,
     ) -> None:
         self.request_id = request_id
-        self.prompt_ids = tuple(prompt_ids)
-        self.params = params
-        self.max_tokens = max_tokens
-        """`params.max_tokens`, cut to what the context holds"""
-        self.stats = DecodeStats(num_prompt_tokens=len(self.prompt_ids))
+        self.request = request
+        self.stats = DecodeStats(num_prompt_tokens=len(request.prompt_ids))
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self._end_ids = frozenset(eos_ids) | frozenset(params.stop_token_ids)
-        self._text = TextStream(tokenizer, params.stop)
-        self._select = select
+        self._logprobs: list[TokenLogprob] | None = None if request.params.logprobs is None else []
+        self._text = TextStream(tokenizer, request.params.stop, request.params.min_tokens)
+        self._selection = selection
         self._last_accepted = 0
+        self._root_signals = RootSignals()
 
     @property
     def root(self) -> int:
@@ -53,8 +47,13 @@ class Sequence:
         return self.token_ids[-1]
 
     @property
+    def reads_root(self) -> bool:
+        """Whether its selection wants signals of the root."""
+        return self._selection.reads_root
+
+    @property
     def num_remaining(self) -> int:
-        return self.max_tokens - len(self.token_ids)
+        return self.request.max_tokens - len(self.token_ids)
 
     @contextmanager
     def timed_prefill(self) -> Iterator[None]:
@@ -63,20 +62,31 @@ class Sequence:
         yield
         self.stats.prefill_seconds = perf_counter() - started
 
-    def next_tree(self) -> Tree:
-        """The policy's tree, cut to the tokens that may still be said.
+    def next_choice(self) -> StepChoice:
+        """The policy's choice of trees, cut to the tokens that may still be said.
 
         A step says at most its depth plus one tokens, so no draft is made in vain and no
         position past the context is ever fed.
         """
-        signals = Signals(self.stats.num_drafts, self._last_accepted)
-        return self._select(signals).truncate(self.num_remaining - 1)
+        signals = Signals(self.stats.num_drafts, self._last_accepted, *self._root_signals)
+        return StepChoice(self._selection, signals, self.num_remaining - 1)
 
-    def take(self, token_ids: Ids[int], num_draft_tokens: int | None = None) -> TokenEvent:
+    def take(
+        self,
+        token_ids: Ids[int],
+        root_signals: RootSignals,
+        logprobs: Ids[TokenLogprob] | None = None,
+        num_draft_tokens: int | None = None,
+    ) -> TokenEvent:
         """Say the tokens of one step, or (without drafts) the first one; sets the finish reason.
 
         What follows an end of the sequence inside the block is not said.
+
+        Args:
+            root_signals: of the last of the tokens, the next step's root.
         """
+        if self.reads_root:  # others may have them in passing, and in other company not
+            self._root_signals = root_signals
         said = []
         for token_id in token_ids:
             said.append(token_id)
@@ -88,14 +98,22 @@ class Sequence:
             self.stats.count_step(num_draft_tokens, self._last_accepted)
         self.stats.num_tokens = len(self.token_ids)
         num_accepted = min(len(said), len(token_ids) - 1)
+        told = None if logprobs is None else tuple(logprobs[: len(said)])
+        if self._logprobs is not None:
+            self._logprobs += told or ()
         return TokenEvent(
-            self.request_id, tuple(said), self._text.take(), num_accepted, num_draft_tokens or 0
+            request_id=self.request_id,
+            token_ids=tuple(said),
+            text=self._text.take(),
+            num_accepted=num_accepted,
+            num_draft_tokens=num_draft_tokens or 0,
+            logprobs=told,
         )
 
     def _say(self, token_id: int) -> bool:
         """Append one token; True if the sequence ends with it."""
         self.token_ids.append(token_id)
-        if token_id in self._end_ids or self._text.push(token_id):
+        if token_id in self.request.end_ids or self._text.push(token_id):
             self.finish_reason = "stop"
         elif self.num_remaining == 0:
             self.finish_reason = "length"
@@ -110,5 +128,8 @@ class Sequence:
             tuple(self.token_ids),
             self.finish_reason,
             self.stats,
+            seed=self.request.seed,
+            sample_index=self.request.index,
+            logprobs=None if self._logprobs is None else tuple(self._logprobs),
         )
         return FinishEvent(self.request_id, rest, result)

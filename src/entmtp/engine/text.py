@@ -18,9 +18,16 @@ _HALF_CHARACTER = "\ufffd"
 class TextStream:
     """The text of one sequence."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, stop: Sequence[str]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None,
+        stop: Sequence[str],
+        min_tokens: int = 0,
+    ) -> None:
+        """A stop string that is complete within the first `min_tokens` ids is mere text."""
         self._tokenizer = tokenizer
         self._stop = tuple(string for string in stop if string)
+        self._min_tokens = min_tokens
         self._ids: list[int] = []
         self._context = 0  # decoding starts here: some ids before the new ones, for spacing
         self._decoded = 0  # ids up to here are in `text`
@@ -54,11 +61,13 @@ class TextStream:
         return rest
 
     def _extend(self, before: str, after: str) -> bool:
-        longest = max(map(len, self._stop), default=1)
-        searched = max(0, len(self.text) - longest + 1)
+        old = len(self.text)
         self.text += after[len(before) :]
         self._context, self._decoded = self._decoded, len(self._ids)
-        found = [self.text.find(string, searched) for string in self._stop]
+        if len(self._ids) <= self._min_tokens:
+            return False
+        # What was there before is no news: a stop string must end in the new text.
+        found = [self.text.find(one, max(0, old - len(one) + 1)) for one in self._stop]
         found = [place for place in found if place >= 0]
         if found:
             self.text = self.text[: min(found)]

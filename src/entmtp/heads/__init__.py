@@ -5,11 +5,14 @@ acceptance, sampling, sequences, training. A new kind is one file and one line i
 """
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, PrefixShape, check_tree
+from entmtp.heads.convert import LAYOUT_NAMES, check_conversion, convert_heads
 from entmtp.heads.format import (
     HeadsDescription,
+    count_heads,
     describe_heads,
     load_heads,
     locate_heads,
+    read_heads,
     save_heads,
 )
 from entmtp.heads.registry import KINDS, build_heads, prefix_shape, start_from_target
@@ -23,6 +26,7 @@ from entmtp.heads.vocabulary import choose_draft_ids, coverage, inverse_map
 
 __all__ = [
     "KINDS",
+    "LAYOUT_NAMES",
     "Draft",
     "DraftHeads",
     "HeadsConfig",
@@ -30,8 +34,11 @@ __all__ = [
     "PrefixShape",
     "StaticTree",
     "build_heads",
+    "check_conversion",
     "check_tree",
     "choose_draft_ids",
+    "convert_heads",
+    "count_heads",
     "coverage",
     "default_tree",
     "describe_heads",
@@ -39,6 +46,7 @@ __all__ = [
     "load_heads",
     "locate_heads",
     "prefix_shape",
+    "read_heads",
     "read_static_trees",
     "save_heads",
     "start_from_target",

@@ -13,7 +13,7 @@ V vocabulary · W draft vocabulary · N any number of rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -30,12 +30,29 @@ if TYPE_CHECKING:
 
 
 class Draft(NamedTuple):
-    """A proposed tree of tokens."""
+    """A proposed tree of tokens, filled level by level."""
 
-    ids: torch.Tensor
-    """`[B, T]` target ids; the root at slot 0."""
-    log_probs: torch.Tensor
-    """`[B, T]` float32, of each node given its parent; the root's is 0."""
+    wide_ids: torch.Tensor
+    """`[B, T + 1]`: behind the slots is one that takes a level's padding."""
+    wide_log_probs: torch.Tensor
+    """`[B, T + 1]`, likewise."""
+
+    @classmethod
+    def empty(cls, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
+        """A tree that holds its root; padding slots keep the root's id, which is always valid."""
+        shape = (root_ids.shape[0], buffers.num_slots + 1)
+        ids = root_ids[:, None].expand(shape).contiguous()
+        return cls(ids, torch.zeros(shape, dtype=torch.float32, device=ids.device))
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """`[B, T]` target ids; the root at slot 0."""
+        return self.wide_ids[:, :-1]
+
+    @property
+    def log_probs(self) -> torch.Tensor:
+        """`[B, T]` float32, of each node given its parent; the root's is 0."""
+        return self.wide_log_probs[:, :-1]
 
 
 @dataclass(frozen=True)
@@ -172,13 +189,29 @@ class DraftHeads(nn.Module, ABC):
         """Input `[..., H]` of one head's output layer."""
 
     @abstractmethod
+    def fill(
+        self,
+        draft: Draft,
+        context: torch.Tensor,  # [B, H]
+        buffers: TreeBuffers,
+    ) -> Iterator[int]:
+        """Fill a tree with tokens, in place; yields the depth behind each level.
+
+        Whoever asks for no more leaves the deeper levels empty, and where the kind drafts level
+        by level, they cost nothing.
+        """
+
     def draft(
         self,
         context: torch.Tensor,  # [B, H]
         root_ids: torch.Tensor,  # [B]
         buffers: TreeBuffers,
     ) -> Draft:
-        """Fill a tree with tokens, as deep as `buffers.depth` and no deeper."""
+        """A whole tree of tokens, as deep as `buffers.depth` and no deeper."""
+        draft = Draft.empty(root_ids, buffers)
+        for _ in self.fill(draft, context, buffers):
+            pass
+        return draft
 
 
 def last_of_each(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:

@@ -1,30 +1,33 @@
-"""Heads on disk: a folder with `heads.safetensors` and `heads.json`.
+"""Heads on disk: a folder with `heads.safetensors` and `heads.json`, or a published layout.
 
-Knows: the two files, what makes them fit a target, and how to name what does not.
-Does not know: the published layouts of other projects, training.
+Knows: our own files, what makes them fit a target, and how to name what does not.
+Does not know: the layouts of other projects (`published/`), training.
 
 The JSON: `schema_version`, `config` (the fields of `HeadsConfig`), `base` (`name`, `fingerprint`
-of the target) and `provenance` (free). Written last and atomically, so that a folder with a
-readable `heads.json` is complete.
+and `tokenizer` of the target) and `provenance` (free). Written last and atomically, so that a
+folder with a readable `heads.json` is complete.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
+from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
+from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
+from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
+from entmtp.heads.speculators import speculators_config
 from entmtp.target.model import TargetModel
 
 SCHEMA_VERSION = 1
@@ -52,16 +55,20 @@ def save_heads(
     description = {
         "schema_version": SCHEMA_VERSION,
         "config": asdict(heads.config),
-        "base": {"name": target.name, "fingerprint": target.fingerprint},
+        "base": describe_base(target),
         "provenance": dict(provenance),
     }
-    text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    half = folder / f".{WEIGHTS_NAME}.{os.getpid()}"
+    half = folder / f".{WEIGHTS_NAME}"
     save_file(tensors, half)
     half.replace(folder / WEIGHTS_NAME)
-    half = folder / f".{CONFIG_NAME}.{os.getpid()}"
-    half.write_text(text, encoding="utf-8")
-    half.replace(folder / CONFIG_NAME)
+    _write_json(folder / SPECULATORS_NAME, speculators_config(heads.config, target))
+    _write_json(folder / CONFIG_NAME, description)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    half = path.with_name(f".{path.name}")
+    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    half.replace(path)
 
 
 class HeadsDescription(NamedTuple):
@@ -73,14 +80,19 @@ class HeadsDescription(NamedTuple):
 
 
 def describe_heads(spec: str | Path) -> HeadsDescription:
-    """What heads are, without their weights.
+    """What heads in our own format are, without their weights.
 
     Raises:
-        HeadsError: there are none under that name.
+        HeadsError: there are none under that name, or they are in a published layout.
         ArtefactError: the description is broken.
     """
     folder = locate_heads(spec)
     path = folder / CONFIG_NAME
+    if not path.is_file():
+        raise HeadsError(
+            f"{folder} holds heads in a layout of another project, which says too little of them;"
+            f" convert them first: entmtp convert heads {folder} OUT --to own"
+        )
     description = _read_description(path)
     for name in ("config", "base", "provenance"):
         if not isinstance(description.get(name), dict):
@@ -92,41 +104,76 @@ def describe_heads(spec: str | Path) -> HeadsDescription:
     return HeadsDescription(config, description["base"], description["provenance"])
 
 
+def count_heads(spec: str | Path) -> int:
+    """How many draft heads there are, without their weights.
+
+    Raises:
+        HeadsError, ArtefactError: as `load_heads`, as far as it can be told without a target.
+    """
+    place = locate_heads(spec)
+    if (place / CONFIG_NAME).is_file():
+        return describe_heads(place).config.num_draft_heads
+    return count_published(place)
+
+
 def load_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
-    """Heads from a folder, or packaged ones by name, bound to the target and in its dtype.
+    """Heads from a folder or file, or packaged ones by name, bound to the target and in its dtype.
 
     Raises:
         HeadsError: there are none under that name, or they do not fit the target.
         ArtefactError: the files are broken.
     """
-    folder = locate_heads(spec)
-    config, base, _ = describe_heads(spec)
-    _check_fit(config, base, target, folder)
-    heads = build_heads(config)
-    _load_weights(heads, folder / WEIGHTS_NAME)
+    heads = read_heads(spec, target)
     heads.to(device=target.device, dtype=target.dtype)
     heads.bind(target)
     heads.requires_grad_(False)
     return heads.eval()
 
 
+def read_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
+    """As `load_heads`, but in the numbers that are stored, and not bound."""
+    place = locate_heads(spec)
+    if not (place / CONFIG_NAME).is_file():
+        return read_published(place, target)
+    config, base, _ = describe_heads(place)
+    check_size(place, "hidden size", config.hidden_size, target.hidden_size, target)
+    check_size(place, "vocabulary", config.vocab_size, target.vocab_size, target)
+    check_base(base, target, place)
+    return _read_own(config, place / WEIGHTS_NAME)
+
+
 def locate_heads(spec: str | Path) -> Path:
-    """The folder that a name or a path means."""
+    """The folder or file that a name or a path means.
+
+    Raises:
+        HeadsError: nothing there looks like heads.
+    """
     packaged = PACKAGED / str(spec)
-    folder = packaged if (packaged / CONFIG_NAME).is_file() else Path(spec)
-    if not (folder / CONFIG_NAME).is_file():
-        names = ", ".join(sorted(p.name for p in PACKAGED.glob("*") if p.is_dir())) or "none"
-        raise HeadsError(
-            f"no draft heads at {spec}: {CONFIG_NAME} is missing there; pass a folder written by"
-            f" train-heads or a packaged name ({names})"
-        )
-    return folder
+    if (packaged / CONFIG_NAME).is_file():
+        return packaged
+    place = Path(spec).expanduser()
+    if place.is_file() and place.name in (WEIGHTS_NAME, CONFIG_NAME):
+        place = place.parent
+    if (place / CONFIG_NAME).is_file():
+        return place
+    reason = "no such file or folder"
+    if (place / WEIGHTS_NAME).is_file():
+        reason = f"{CONFIG_NAME} is missing there"
+    elif place.exists():
+        if find_weights(place):
+            return place
+        reason = "there are neither heads nor weights"
+    names = ", ".join(sorted(p.name for p in PACKAGED.glob("*") if p.is_dir())) or "none"
+    raise HeadsError(
+        f"no draft heads at {spec}: {reason}; pass a folder written by train-heads, published"
+        f" Medusa or Hydra heads, or a packaged name ({names})"
+    )
 
 
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtefactError(
             f"{path} is not readable JSON ({error}); train or copy it again"
         ) from error
@@ -146,9 +193,10 @@ def _read_config(fields: dict[str, Any], path: Path) -> HeadsConfig:
         if prefix is not None:
             _check_types(PrefixShape, prefix)
             prefix = PrefixShape(**prefix)
+            _check_prefix(prefix)
         _check_types(HeadsConfig, values)
         return HeadsConfig(**values, prefix=prefix)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ArtefactError(
             f"{path} does not describe heads ({error}); train or copy them again"
         ) from error
@@ -165,55 +213,53 @@ def _check_types(shape: type[HeadsConfig | PrefixShape], values: Any) -> None:
             raise TypeError(f"{name} is {value!r}, expected {expected.__name__}")
 
 
-def _check_fit(
-    config: HeadsConfig, base: dict[str, Any], target: TargetModel, folder: Path
-) -> None:
-    for word, ours, theirs in (
-        ("hidden size", config.hidden_size, target.hidden_size),
-        ("vocabulary", config.vocab_size, target.vocab_size),
-    ):
-        if ours != theirs:
-            raise HeadsError(
-                f"heads in {folder} are for {word} {ours}, the model {target.name} has {theirs};"
-                f" use heads trained for this model (these: {base.get('name', 'unknown')})"
-            )
-    if base.get("fingerprint") != target.fingerprint:
-        warnings.warn(
-            f"heads in {folder} were trained for {base.get('name')}"
-            f" ({base.get('fingerprint')}), the model is {target.name} ({target.fingerprint});"
-            " the output stays exact, but few drafts may be accepted",
-            stacklevel=3,
+def _check_prefix(shape: PrefixShape) -> None:
+    """Raises ValueError: no decoder layer has such a shape."""
+    for entry in fields(shape):
+        value = getattr(shape, entry.name)
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{entry.name} of the prefix is {value}, expected more than 0")
+    if shape.head_dim % 2 or shape.num_attention_heads % shape.num_kv_heads:
+        raise ValueError(
+            f"the prefix has {shape.num_attention_heads} attention heads over {shape.num_kv_heads}"
+            f" of keys, each {shape.head_dim} wide; expected a multiple, and an even width"
         )
 
 
-def _load_weights(heads: DraftHeads, path: Path) -> None:
+def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
+    # Sizes are checked before anything of these sizes is made.
+    with torch.device("meta"):
+        expected = {n: tuple(v.shape) for n, v in build_heads(config).state_dict().items()}
+    tensors = _read_tensors(path, expected)
+    for name, value in tensors.items():
+        if name == "draft_ids":
+            _check_draft_ids(value, config.vocab_size, path)
+        elif not bool(torch.isfinite(value.float()).all()):
+            warnings.warn(
+                f"{path}: {name} holds NaN or infinite values; hardly any draft will be accepted",
+                stacklevel=5,
+            )
+    heads = build_heads(config)
+    heads.to(next(value.dtype for value in tensors.values() if value.is_floating_point()))
+    heads.load_state_dict(tensors, strict=True)
+    return heads
+
+
+def _read_tensors(path: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="pt") as opened:
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            check_tensors(path, shapes, expected, f"that its {CONFIG_NAME} promises")
+            return {name: opened.get_tensor(name) for name in shapes}
     except (OSError, SafetensorError) as error:
         raise ArtefactError(f"{path} is not a readable safetensors file ({error})") from error
-    expected = heads.state_dict()
-    missing = sorted(expected.keys() - tensors.keys())
-    surplus = sorted(tensors.keys() - expected.keys())
-    if missing or surplus:
-        raise ArtefactError(
-            f"{path} does not hold the tensors that its {CONFIG_NAME} promises; missing:"
-            f" {', '.join(missing) or 'none'}; unexpected: {', '.join(surplus) or 'none'}"
-        )
-    for name, value in tensors.items():
-        if value.shape != expected[name].shape:
-            raise ArtefactError(
-                f"{path}: {name} has shape {list(value.shape)}, expected"
-                f" {list(expected[name].shape)}"
-            )
-        if not bool(torch.isfinite(value).all()):
-            warnings.warn(
-                f"{path}: {name} holds NaN or infinite values; no draft will be accepted",
-                stacklevel=4,
-            )
-    ids = tensors.get("draft_ids")
-    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= heads.vocab_size):
+
+
+def _check_draft_ids(ids: torch.Tensor, vocab_size: int, path: Path) -> None:
+    if ids.is_floating_point():
+        raise ArtefactError(f"{path}: draft_ids holds {ids.dtype}, expected whole numbers")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise ArtefactError(
             f"{path}: draft_ids reaches from {int(ids.min())} to {int(ids.max())}, the vocabulary"
-            f" has {heads.vocab_size} tokens"
+            f" has {vocab_size} tokens"
         )
-    heads.load_state_dict(tensors, strict=True)

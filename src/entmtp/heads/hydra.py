@@ -8,7 +8,7 @@ Dimension key: B batch · T tree slots · P open nodes · A new tokens · H hidd
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, last_of_each
-from entmtp.heads.level import choose, empty_draft, fill_level
+from entmtp.heads.level import choose, fill_level
 from entmtp.heads.prefix import PrefixLayer
 from entmtp.trees import TreeBuffers
 
@@ -105,9 +105,8 @@ class HydraHeads(DraftHeads):
         state = self.dropout(state)
         return state
 
-    def draft(self, context: torch.Tensor, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
-        draft = empty_draft(root_ids, buffers)
-        batch = torch.arange(root_ids.shape[0], device=root_ids.device)[:, None]
+    def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
+        batch = torch.arange(context.shape[0], device=context.device)[:, None]
         for head, level in enumerate(buffers.levels):
             # Slots from the root down to each open node, itself included: [B, P, head + 1].
             way = buffers.ancestors[batch, level.expand, : head + 1]
@@ -116,4 +115,4 @@ class HydraHeads(DraftHeads):
             states = context[:, None].expand(-1, path.shape[1], -1)
             logits = self.logits(head, self.features(head, states, path))
             fill_level(draft, level, choose(logits, level.num_ranks), self.draft_ids)
-        return draft
+            yield head + 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from entmtp.heads.base import Draft
-from entmtp.trees import Level, TreeBuffers
+from entmtp.trees import Level
 
 
 class Children(NamedTuple):
@@ -23,13 +23,6 @@ class Children(NamedTuple):
     """`[B, P, R]` rows of the output layer."""
     log_probs: torch.Tensor
     """`[B, P, R]` float32."""
-
-
-def empty_draft(root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
-    """A tree that holds its root; padding slots keep the root's id, which is always valid."""
-    shape = (root_ids.shape[0], buffers.num_slots)
-    ids = root_ids[:, None].expand(shape).contiguous()
-    return Draft(ids, torch.zeros(shape, dtype=torch.float32, device=ids.device))
 
 
 def choose(logits: torch.Tensor, num_ranks: int) -> Children:
@@ -57,5 +50,5 @@ def fill_level(
     ids = children.rows.flatten(1).gather(1, places)
     if draft_ids is not None:
         ids = draft_ids[ids]
-    draft.ids[:, level.start : level.stop] = ids
-    draft.log_probs[:, level.start : level.stop] = children.log_probs.flatten(1).gather(1, places)
+    draft.wide_ids.scatter_(1, level.slots, ids)
+    draft.wide_log_probs.scatter_(1, level.slots, children.log_probs.flatten(1).gather(1, places))

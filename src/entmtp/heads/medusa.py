@@ -9,12 +9,14 @@ W draft vocabulary · N rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn.functional import linear, silu
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig
-from entmtp.heads.level import choose, empty_draft, fill_level
+from entmtp.heads.level import choose, fill_level
 from entmtp.trees import TreeBuffers
 
 
@@ -57,14 +59,12 @@ class MedusaHeads(DraftHeads):
             return self.logits(0, features)
         return torch.bmm(features, self.output_weight[: features.shape[0]].mT)
 
-    def draft(self, context: torch.Tensor, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
-        draft = empty_draft(root_ids, buffers)
+    def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         if not buffers.levels:
-            return draft
-        num_draft_heads = len(buffers.levels)
-        logits = self.all_logits(self.all_features(context, num_draft_heads))
-        for level, rows in zip(buffers.levels, logits, strict=True):
+            return
+        logits = self.all_logits(self.all_features(context, buffers.depth))
+        for depth, (level, rows) in enumerate(zip(buffers.levels, logits, strict=True), start=1):
             # One row of children serves every parent of the level: they do not see the parent.
             chosen = choose(rows[:, None], level.num_ranks)
             fill_level(draft, level, chosen, self.draft_ids, shared_row=True)
-        return draft
+            yield depth

@@ -24,6 +24,8 @@ KINDS: dict[str, type[DraftHeads]] = {
 
 
 OUTPUTS = ("target", "own", "projected")
+MAX_COUNT = 64
+"""Of heads, and of blocks in each: a file that says more is broken."""
 
 
 def build_heads(config: HeadsConfig) -> DraftHeads:
@@ -40,10 +42,11 @@ def build_heads(config: HeadsConfig) -> DraftHeads:
         raise HeadsError(
             f"{config.kind} heads have a matrix of their own already; use output target instead"
         )
-    if min(config.num_draft_heads, config.num_layers) < 1:
+    counts = config.num_draft_heads, config.num_layers
+    if min(counts) < 1 or max(counts) > MAX_COUNT:
         raise HeadsError(
             f"{config.num_draft_heads} draft heads of {config.num_layers} layers; both must be at"
-            " least 1"
+            f" least 1 and at most {MAX_COUNT}"
         )
     if not 0 < config.draft_vocab_size <= config.vocab_size:
         raise HeadsError(
@@ -64,7 +67,8 @@ def prefix_shape(target: TargetModel) -> PrefixShape:
         num_attention_heads=num_heads,
         num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
         head_dim=int(getattr(config, "head_dim", None) or target.hidden_size // num_heads),
-        intermediate_size=int(config.intermediate_size),
+        # GPT-2 and its kin do not say; four times is what they use.
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 4 * target.hidden_size),
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-5)),
         rope_theta=float(rope.get("rope_theta", 10000.0)),
         max_length=int(target.max_length),

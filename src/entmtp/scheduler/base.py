@@ -1,14 +1,19 @@
 """Which tree next: the protocol that every policy follows.
 
-Knows: trees and signals of the committed text. Does not know: models, tokens, time. A policy
-never sees anything of the tokens to be verified (DESIGN D6): that is what keeps every policy
-lossless.
+Knows: trees, signals of the committed text, and how sure the heads are of what they draft. Does
+not know: models, tokens, time. The draft is itself a function of the committed text, and nothing
+is known here of what the target will say to it (DESIGN D6): that keeps every policy lossless.
+
+In each step a sequence is asked for the largest tree it may want (`widest`), between the levels
+of drafting whether it wants another (`goes_on`), and for the part of the draft that the target
+is to verify (`choose`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from entmtp.trees import Tree
 
@@ -20,19 +25,76 @@ class Signals(NamedTuple):
     """Steps that this sequence has taken"""
     num_accepted: int
     """Drafts accepted in its last step; 0 before the first"""
+    root_probability: float = math.nan
+    """Of the likeliest token in the target's own distribution that the root came from, that is,
+    behind the last visited node of the last step, or behind the prompt; at temperature 1 and
+    unprocessed, whatever the sampling. Not a number unless the selection `reads_root`"""
+    root_entropy: float = math.nan
+    """Of that same distribution, in nats; not a number unless the selection `reads_root`"""
 
 
-Select = Callable[[Signals], Tree]
-"""Picks the next step's tree for one sequence; may remember, for that sequence only."""
+class DraftSignals(NamedTuple):
+    """How sure the heads are of one sequence's draft, as far as it has come."""
+
+    tree: Tree
+    """What has been drafted"""
+    log_probs: tuple[float, ...] = ()
+    """Natural log-probability, by its head, of each node of `tree` given the path to its parent;
+    the root's is 0. Empty unless the selection `reads_draft`"""
+
+    @property
+    def confidences(self) -> tuple[float, ...]:
+        """c_1, c_2, …: probability of each head's best child along the greedy path.
+
+        They end where the tree does not have that child.
+        """
+        depths = range(1, self.tree.num_best + 1)
+        # The best child of best children is the first node of its level.
+        return tuple(math.exp(self.log_probs[self.tree.depths.index(d)]) for d in depths)
 
 
-class TreePolicy(Protocol):
+class Selection(ABC):
+    """The choices for one sequence. May remember things, of that sequence only.
+
+    It says what it wants to see; what nobody wants is neither computed nor waited for.
+    """
+
+    reads_root: bool = False
+    """Signals of the root. They come with the step's one copy to the host"""
+    reads_draft: bool = False
+    """The heads' log-probabilities: one more wait in a step, or one a level with `stops_draft`"""
+    stops_draft: bool = False
+    """To be asked between levels whether it `goes_on`"""
+
+    @abstractmethod
+    def widest(self, signals: Signals) -> Tree:
+        """All that may be drafted in this step; the root alone decodes plainly."""
+
+    def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
+        """Whether to draft the next level. Asked between levels, if it `stops_draft`.
+
+        After a no the sequence is not asked again, and deeper levels are not part of its draft,
+        whether or not others in the batch go on.
+        """
+        del signals, draft
+        return True
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        """The part of `draft.tree` to be verified: by default all of it.
+
+        Asked in each step that drafts something for this sequence.
+        """
+        del signals
+        return draft.tree
+
+
+class TreePolicy(ABC):
     """A rule that gives each sequence its own selection, with fresh state."""
 
     name: str
     trees: tuple[Tree, ...]
-    """Every tree that may be picked: checked against the heads before the first step"""
+    """Every tree that may be drafted: checked against the heads before the first step"""
 
-    def begin(self, seed: int) -> Select:
+    @abstractmethod
+    def begin(self, seed: int) -> Selection:
         """Start a sequence. `seed` is the sequence's, for policies that draw."""
-        ...

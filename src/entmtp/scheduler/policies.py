@@ -8,43 +8,78 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from entmtp.scheduler.base import Select, Signals
+from entmtp.scheduler.base import DraftSignals, Selection, Signals, TreePolicy
 from entmtp.trees import ROOT, Tree
 
 
-class PlainPolicy:
-    """The root alone, always: plain decoding."""
-
-    name = "plain"
-    trees: tuple[Tree, ...] = (ROOT,)
-
-    def begin(self, seed: int) -> Select:
-        return lambda signals: ROOT
-
-
-class StaticPolicy:
+class StaticPolicy(TreePolicy):
     """One tree, always."""
 
     name = "static"
 
     def __init__(self, tree: Tree) -> None:
-        self.trees: tuple[Tree, ...] = (tree,)
+        self.trees = (tree,)
+
+    def begin(self, seed: int) -> Selection:
+        return _Always(self.trees[0])
+
+
+class PlainPolicy(StaticPolicy):
+    """The root alone, always: plain decoding."""
+
+    name = "plain"
+
+    def __init__(self) -> None:
+        super().__init__(ROOT)
+
+
+class _Always(Selection):
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def begin(self, seed: int) -> Select:
-        return lambda signals: self._tree
+    def widest(self, signals: Signals) -> Tree:
+        return self._tree
 
 
-class RandomPolicy:
-    """A tree drawn anew each step: the hardest test of losslessness."""
+class RandomPolicy(TreePolicy):
+    """A tree drawn anew each step, and of it some levels and some branches.
+
+    The hardest test of losslessness.
+    """
 
     name = "random"
 
     def __init__(self, trees: Sequence[Tree]) -> None:
         self.trees = tuple(trees)
 
-    def begin(self, seed: int) -> Select:
-        def select(signals: Signals) -> Tree:
-            return random.Random(f"{seed}/{signals.num_steps}").choice(self.trees)
+    def begin(self, seed: int) -> Selection:
+        return _Random(self.trees, seed)
 
-        return select
+
+class _Random(Selection):
+    """Keyed by (seed, step), so that company changes nothing."""
+
+    stops_draft = True
+
+    def __init__(self, trees: tuple[Tree, ...], seed: int) -> None:
+        self._trees = trees
+        self._seed = seed
+
+    def widest(self, signals: Signals) -> Tree:
+        return self._draw(signals, "tree").choice(self._trees)
+
+    def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
+        return self._draw(signals, draft.tree.depth).random() < 0.8
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        draw = self._draw(signals, "branches")
+        if draw.random() < 0.5:
+            return draft.tree
+        kept: list[tuple[int, ...]] = [()]
+        for path in draft.tree.paths[1:]:
+            if path[:-1] in kept and draw.random() < 0.8:
+                kept.append(path)
+        return Tree(tuple(kept))
+
+    def _draw(self, signals: Signals, what: object) -> random.Random:
+        return random.Random(f"{self._seed}/{signals.num_steps}/{what}")

@@ -98,6 +98,7 @@ class KVCache(Cache):
         super().__init__(layers=[_Placeholder() for _ in allocation.layout])
         self._allocation = allocation
         self._rows = range(start, stop)
+        self._latest_slots: tuple[tuple[list[int], int], torch.Tensor, torch.Tensor] | None = None
 
     @classmethod
     def allocate(
@@ -188,12 +189,22 @@ class KVCache(Cache):
             keys[:, :, longest:used] = key_states
             values[:, :, longest:used] = value_states
         else:
-            starts = torch.tensor(lengths, device=self.device)
-            slots = starts[:, None] + torch.arange(rows, device=self.device)
-            batch = torch.arange(len(lengths), device=self.device)[:, None]
+            batch, slots = self._ragged_slots(lengths, rows)
             keys[batch, :, slots] = key_states.transpose(1, 2)
             values[batch, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, :used], values[:, :, :used]
+
+    def _ragged_slots(self, lengths: list[int], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the new rows of unequally long sequences go: `[B, 1]` and `[B, T]`.
+
+        Every layer of a forward asks for the same.
+        """
+        if self._latest_slots is None or self._latest_slots[0] != (lengths, rows):
+            starts = torch.tensor(lengths, device=self.device)[:, None]
+            slots = starts + torch.arange(rows, device=self.device)
+            batch = torch.arange(len(lengths), device=self.device)[:, None]
+            self._latest_slots = (lengths, rows), batch, slots
+        return self._latest_slots[1:]
 
     def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Commit, of the rows written last, `slots[b, :counts[b]]` of each sequence, in that order.

@@ -5,32 +5,23 @@ Knows: what `transformers` loses on the way from a GGUF tokenizer. Does not know
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
 from entmtp.errors import ModelRefused
 
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    ImportError,
-    MemoryError,
-    struct.error,
-    SafetensorError,
-)
-"""What `transformers` and its readers raise for checkpoints that they cannot read."""
+LOAD_ERRORS = (Exception,)
+"""What `transformers` and its readers raise for what they cannot read: anything. A value
+of another type may surface as any error, and `tokenizers` raises `Exception` itself."""
+
+_MOST_LAYERS = 10_000
 
 _SPLITS_DIGITS = frozenset({"smollm"})
 """Values of `tokenizer.ggml.pre` whose text is cut at every digit before byte-level splitting."""
@@ -42,18 +33,36 @@ def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     Raises:
         ModelRefused: the file is broken, or of an architecture that `transformers` does not know.
     """
+    from gguf import GGUFReader
+
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
+        reader = GGUFReader(path)
+        for name, field in reader.fields.items():
+            if name.endswith(".block_count"):
+                check_num_layers(field.contents(), path)
         with quiet():
             tokenizer: Any = AutoTokenizer.from_pretrained(**where)
             model: Any = AutoModelForCausalLM.from_pretrained(
                 **where, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
             )
+    except ModelRefused:
+        raise
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot read {path} as a GGUF model: {first_line(error)}") from error
-    if _pre_tokenizer_name(path) in _SPLITS_DIGITS:
+    if _pre_tokenizer_name(reader) in _SPLITS_DIGITS:
         split_digits(tokenizer)
     return model, tokenizer
+
+
+def check_num_layers(given: Any, path: Path) -> None:
+    """A model of more layers than any has would be built until the memory is full.
+
+    Raises:
+        ModelRefused: that is what the file asks for.
+    """
+    if isinstance(given, (int, float)) and given > _MOST_LAYERS:
+        raise ModelRefused(f"{path} asks for {given} layers; the file seems broken: get it anew")
 
 
 def split_digits(tokenizer: Any) -> None:
@@ -86,8 +95,6 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _pre_tokenizer_name(path: Path) -> str | None:
-    from gguf import GGUFReader
-
-    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
+def _pre_tokenizer_name(reader: Any) -> str | None:
+    field = reader.get_field("tokenizer.ggml.pre")
     return None if field is None else str(field.contents())

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, ModelRefused
+from entmtp.target.architecture import rope_parameters, rope_type, unknown_rope
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
-from entmtp.target.gguf_file import LOAD_ERRORS, first_line, quiet, read_gguf
+from entmtp.target.gguf_file import LOAD_ERRORS, check_num_layers, first_line, quiet, read_gguf
+from entmtp.target.layout import takes_our_attention
 from entmtp.target.model import TargetModel
-from entmtp.target.runtimes import on_runtime, parse_runtime
+from entmtp.target.plain import PlainTarget
+from entmtp.target.runtimes import must_be_openvino, on_runtime, parse_runtime
+from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
 
 DTYPES = {
@@ -37,6 +41,7 @@ EXPECTED = (
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HEADS_FILES = ("heads.json", "heads.safetensors", "medusa_lm_head.*", "hydra_lm_head.*")
 _WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
+_NUM_LAYERS_KEYS = {"num_hidden_layers", "num_layers", "n_layer", "n_layers"}
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.tiktoken", "spiece.model")
 _log = logging.getLogger(__name__)
 
@@ -45,18 +50,21 @@ def load_target(
     spec: str,
     dtype: str = "bfloat16",
     device: str = "cpu",
+    *,
     self_check: bool = True,
+    allow_plain: bool = False,
     progress: Progress = _log.info,
     runtime: str = "eager",
 ) -> TargetModel:
     """Load a target model, unmodified, and check that trees can be verified with it.
 
-    Args:
-        dtype: a key of `DTYPES`.
-        runtime: one of `RUNTIMES`; `auto` says what it picked to `progress`.
-
     An embedded name wins over a folder of the same name in the current folder (say `./name` for
     that one), and is fetched where the cache does not have it.
+
+    Args:
+        allow_plain: let a model in that cannot verify trees, for plain decoding only, if that
+            passes a check; `tree_refusal` then says why.
+        runtime: one of `RUNTIMES`; `auto` says what it picked to `progress`.
 
     Raises:
         BadInput: `spec`, `dtype`, `device` or `runtime` is wrong, or they do not go together.
@@ -65,15 +73,27 @@ def load_target(
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
     parse_runtime(runtime, dtype)
-    if spec in EMBEDDED:
-        folder = fetch_embedded(EMBEDDED[spec], progress)
-        model, tokenizer = _read_checkpoint(str(folder), torch_dtype)
-    else:
-        path = Path(spec).expanduser()
-        model, tokenizer = _read_path_or_hub(spec, path, torch_dtype)
-    target = TargetModel.from_transformers(_to_device(model, torch_device), tokenizer, name=spec)
+    model, tokenizer = _read(spec, torch_dtype, progress)
+    model = _to_device(model, torch_device)
+    shipped_attention = model.config._attn_implementation
     check = run_self_check if self_check else _trust
-    return on_runtime(target, runtime, dtype, check, progress)
+    try:
+        target = TargetModel.from_transformers(model, tokenizer, name=spec)
+        return on_runtime(target, runtime, dtype, check, progress)
+    except ModelRefused as error:
+        if not allow_plain:
+            raise
+        if must_be_openvino(runtime, dtype):
+            raise BadInput(
+                f"the openvino runtime takes no model for plain decoding only ({error}); use"
+                " --runtime eager, and another --dtype than int8"
+            ) from error
+        progress(f"plain decoding only: {error}")
+        if takes_our_attention(model):
+            model.set_attn_implementation(shipped_attention)
+        plain = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
+        plain_check(plain)
+        return plain
 
 
 def _trust(_: TargetModel) -> None:
@@ -100,6 +120,13 @@ def parse_device(name: str) -> torch.device:
     return device
 
 
+def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
+    if spec in EMBEDDED:
+        folder = fetch_embedded(EMBEDDED[spec], progress)
+        return _read_checkpoint(str(folder), dtype)
+    return _read_path_or_hub(spec, Path(spec).expanduser(), dtype)
+
+
 def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     if path.is_dir():
         _check_folder(path)
@@ -118,11 +145,14 @@ def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, A
 def _check_folder(folder: Path) -> None:
     """Say what a folder is when it is not a checkpoint of a whole model."""
     has_weights = _has_any(folder, _WEIGHT_FILES)
-    if not has_weights and (_has_any(folder, _HEADS_FILES) or _names_heads(folder)):
+    # A whole model may have heads beside it or in its own files.
+    if _is_heads(folder) or (not has_weights and _has_any(folder, _HEADS_FILES)):
         raise BadInput(f"{folder} holds draft heads, not a model; pass it as the heads")
     if (folder / "config.json").is_file():
         if not has_weights:
             raise BadInput(f"{folder} has no weights (model.safetensors or its shards)")
+        for key in _NUM_LAYERS_KEYS & set(config := _read_config(folder)):
+            check_num_layers(config[key], folder / "config.json")
         return
     if ggufs := sorted(folder.glob("*.gguf")):
         raise BadInput(f"{folder} holds GGUF files; pass the file itself, e.g. {ggufs[0]}")
@@ -135,13 +165,21 @@ def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
-def _names_heads(folder: Path) -> bool:
-    """Whether the configuration is the one that the Medusa and Hydra papers' code writes."""
+def _is_heads(folder: Path) -> bool:
+    """Whether the configuration is one that only heads have, ours or that of other projects."""
+    config = _read_config(folder)
+    if config.get("model_type", "medusa") != "medusa":
+        return False
+    return bool({"medusa_num_heads", "hydra_num_heads", "num_heads", "entmtp"} & set(config))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """What `config.json` says; nothing where it is missing or broken."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and bool({"medusa_num_heads", "hydra_num_heads"} & set(config))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _read_hub(spec: str, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -172,7 +210,7 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
                 trust_remote_code=False,
             )
     except LOAD_ERRORS as error:
-        raise ModelRefused(f"cannot load {where}: {first_line(error)}") from error
+        raise ModelRefused(f"cannot load {where}: {_reason(error, where)}") from error
     model, info = loaded
     # `transformers` would fill these with random numbers and go on.
     if absent := sorted(
@@ -186,12 +224,33 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
     return model, _read_tokenizer(where)
 
 
+def _reason(error: BaseException, where: str) -> str:
+    """What was wrong, where `transformers` itself only names a module or a key."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = "entmtp[quantized]" if error.name == "torchao" else error.name
+        return f"it needs the package {error.name}, which is not installed (pip install {package})"
+    if not isinstance(error, KeyError):
+        return first_line(error)
+    try:
+        with quiet():
+            config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    except LOAD_ERRORS:
+        return f"its config.json is not complete: {error.args[0]}"
+    kind = str(error.args[0])
+    if kind in {rope_type(rope) for rope in rope_parameters(config.get_text_config())}:
+        return unknown_rope(config, kind)
+    return f"its config.json asks for {kind!r}, which transformers does not know"
+
+
 def _read_tokenizer(where: str) -> Any:
     if Path(where).is_dir() and not _has_any(Path(where), _TOKENIZER_FILES):
         return None
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            tokenizer: Any = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            # Some wrong values are only met in use.
+            tokenizer.decode(tokenizer("a")["input_ids"])
+            return tokenizer
     except LOAD_ERRORS as error:
         raise ModelRefused(f"cannot load the tokenizer of {where}: {first_line(error)}") from error
 

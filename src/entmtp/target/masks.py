@@ -1,6 +1,7 @@
 """The 4-D masks that a forward needs: causal for a chunk of prompt, ancestors for a tree.
 
-Knows: cache lengths and the visibility among the rows of one forward. Does not know: models.
+Knows: cache lengths, positions, and the visibility among the rows of one forward. Does not know:
+models, or which layer takes which mask.
 
 Dimension key: B batch · T rows of this forward · S used cache length.
 """
@@ -33,6 +34,31 @@ def step_mask(
     mask = (places < starts).expand(batch, rows, -1).contiguous()
     slots = (starts + torch.arange(rows, device=device)).expand(batch, rows, rows)
     return mask.scatter_(2, slots, among)[:, None]
+
+
+def sliding_mask(
+    mask: torch.Tensor | None,  # [B, 1, T, S] as `step_mask` gives it
+    lengths: Sequence[int],
+    positions: torch.Tensor,  # [B, T] of the new rows
+    window: int,
+) -> torch.Tensor | None:
+    """What is left of a mask in a layer that sees only the last `window` positions.
+
+    A key is seen if its position is greater than the query's less the window: the rule of
+    `transformers.masking_utils.sliding_window_overlay`, with positions in place of the order in
+    the cache, which is another for the nodes of a tree. The same object where nothing is cut off.
+    """
+    rows, longest = positions.shape[1], max(lengths)
+    if longest + rows <= window:
+        return mask
+    places = torch.arange(longest + rows, device=positions.device).repeat(len(lengths), 1)
+    if min(lengths) == longest:
+        places[:, longest:] = positions
+    else:
+        starts = torch.tensor(lengths, device=positions.device)[:, None]
+        places.scatter_(1, starts + torch.arange(rows, device=positions.device), positions)
+    near = (places[:, None, :] > positions[:, :, None] - window)[:, None]
+    return near if mask is None else mask & near
 
 
 def causal_among(batch: int, rows: int, device: torch.device) -> torch.Tensor:

@@ -16,16 +16,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicLayer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from entmtp.errors import ModelRefused
+from entmtp.target.architecture import FULL, SLIDING, Architecture, read_architecture
 from entmtp.target.attention import ATTENTION_NAME
 from entmtp.target.cache import KVCache, LayerShape
-from entmtp.target.masks import additive, causal_among, step_mask
+from entmtp.target.layout import probe_layout, shipped_attention, takes_our_attention
+from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
+from entmtp.target.output import OutputLayer, is_plain, plain_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+    from entmtp.target.plain import PlainCache
+
+Masks = torch.Tensor | None | dict[str, torch.Tensor | None]
+"""Numbers to add to scores, `[B, 1, T, S]`; by kind of layer where a model has several."""
 
 PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
@@ -36,18 +43,33 @@ class TargetModel:
 
     runtime = "eager"
 
+    tree_refusal: str = ""
+    """Why it cannot verify trees; empty for one that can (see `target.plain`)"""
+
+    has_float32_twin: bool = True
+    """Whether its format rounds numbers that the model has in float32, too; false where the
+    format makes other numbers of the weights"""
+
+    exact_length: int = 0
+    """Tokens up to which rows of a tree have the bits of plain decoding; 0: that is not said"""
+
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         name: str,
         layout: Sequence[LayerShape],
+        architecture: Architecture,
+        shipped_attention: str | None,
     ) -> None:
         self._model = model
         self._body: Any = model.base_model
         self._input_layer: Any = model.get_input_embeddings()
-        self._output_layer: Any = model.get_output_embeddings()
+        self._output_layer = OutputLayer(model)
         self._layout = tuple(layout)
+        self.architecture = architecture
+        self.shipped_attention = shipped_attention
+        """The name of what ours stands in for; None where the model keeps its own"""
         self.tokenizer = tokenizer
         self.name = name
         config = model.config.get_text_config()
@@ -55,7 +77,7 @@ class TargetModel:
         self.hidden_size: int = self.output_weight.shape[1]
         self.vocab_size: int = self.output_weight.shape[0]
         self.num_layers = len(layout)
-        self.max_length = _context_length(config)
+        self.max_length = architecture.max_length
         self.eos_ids = _eos_ids(model)
 
     @classmethod
@@ -74,11 +96,46 @@ class TargetModel:
             raise ModelRefused(
                 f"{model.config.model_type} has no output layer; give a causal language model"
             )
+        _demand_rows(model)
         model.eval()
         model.requires_grad_(False)
-        refuse_unknown_state(model)
-        model.set_attn_implementation(ATTENTION_NAME)
-        return cls(model, tokenizer, name, probe_layout(model))
+        architecture = read_architecture(model.config.get_text_config())
+        shipped = None
+        if takes_our_attention(model):
+            shipped = shipped_attention(model)
+            model.set_attn_implementation(ATTENTION_NAME)
+        return cls(model, tokenizer, name, probe_layout(model), architecture, shipped)
+
+    def with_window(self, window: int) -> TargetModel:
+        """The same model with another sliding window in our masks; its own are as they were."""
+        narrow = self.architecture._replace(window=window)
+        return TargetModel(
+            self._model, self.tokenizer, self.name, self._layout, narrow, self.shipped_attention
+        )
+
+    @contextmanager
+    def own_attention(self) -> Iterator[PreTrainedModel]:
+        """The `transformers` model with the attention that it came with, inside the block."""
+        if self.shipped_attention is None:
+            yield self._model
+            return
+        self._model.set_attn_implementation(self.shipped_attention)
+        try:
+            yield self._model
+        finally:
+            self._model.set_attn_implementation(ATTENTION_NAME)
+
+    def demand_trees(self, policy: str) -> None:
+        """Refuse a policy that drafts where trees cannot be verified.
+
+        Raises:
+            ModelRefused: this target was let in for plain decoding only.
+        """
+        if self.tree_refusal:
+            raise ModelRefused(
+                f"policy {policy} drafts, and this model was let in for plain decoding only:"
+                f" {self.tree_refusal}"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -103,19 +160,17 @@ class TargetModel:
 
     @property
     def embedding_weight(self) -> torch.Tensor:  # [V, H]
-        weight: torch.Tensor = self._input_layer.weight
-        return weight
+        return plain_weight(self._input_layer)
 
     @property
     def output_weight(self) -> torch.Tensor:  # [V, H]
-        weight: torch.Tensor = self._output_layer.weight
-        return weight
+        return self._output_layer.weight
 
     @property
     def output_bias(self) -> torch.Tensor | None:  # [V]
-        return getattr(self._output_layer, "bias", None)
+        return self._output_layer.bias
 
-    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache | PlainCache:
         """An empty cache for `batch_size` sequences of `capacity` tokens, drafts included."""
         return KVCache.allocate(
             self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
@@ -130,37 +185,41 @@ class TargetModel:
         ids: torch.Tensor,  # [B, T]
         positions: torch.Tensor,  # [B, T]
         among: torch.Tensor,  # [B, T, T] bool: which of the new rows see which
-        cache: KVCache,
+        cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         """Hidden states `[B, T, H]` after the final norm; writes T cache rows, moves no length."""
         cache.reserve(max(cache.lengths) + ids.shape[1])
-        mask = additive(step_mask(cache.lengths, among), self.dtype)
         output = self._body(
             input_ids=ids,
             position_ids=positions,
-            attention_mask=mask,
+            attention_mask=self._masks(cache.lengths, positions, among),
             cache=cache,
             use_cache=True,
         )
         hidden: torch.Tensor = output.last_hidden_state
         return hidden
 
+    def _masks(self, lengths: Sequence[int], positions: torch.Tensor, among: torch.Tensor) -> Masks:
+        """The one mask that every layer takes, or one for each kind of layer."""
+        full = step_mask(lengths, among)
+        if full is None and self.shipped_attention is None:
+            full = torch.ones(*among.shape[:2], max(lengths) + 1, dtype=torch.bool)[:, None]
+            full = full.to(self.device)
+        window = self.architecture.window
+        if window is None:
+            return additive(full, self.dtype)
+        sliding = sliding_mask(full, lengths, positions, window)
+        if FULL not in self.architecture.kinds:
+            return additive(sliding, self.dtype)
+        numbers = additive(full, self.dtype)
+        cut = numbers if sliding is full else additive(sliding, self.dtype)
+        return {FULL: numbers, SLIDING: cut}
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Float32 logits `[..., V]` of hidden states `[..., H]`, never rounded to 16 bits (D3a)."""
-        if hidden.is_cuda and hidden.dtype != torch.float32:
-            flat = hidden.reshape(-1, hidden.shape[-1])
-            product = torch.mm(flat, self.output_weight.t(), out_dtype=torch.float32)
-            logits = product.reshape(*hidden.shape[:-1], -1)
-        else:
-            logits = torch.nn.functional.linear(hidden.float(), self._output_weight_fp32)
-        return logits if self.output_bias is None else logits + self.output_bias.float()
+        """Float32 logits `[..., V]` of hidden states `[..., H]`."""
+        return self._output_layer.logits(hidden)
 
-    @cached_property
-    def _output_weight_fp32(self) -> torch.Tensor:
-        """CPU products of 16-bit matrices round their result; a float32 copy does not."""
-        return self.output_weight.float()
-
-    def prefill(self, ids: torch.Tensor, cache: KVCache) -> Iterator[torch.Tensor]:
+    def prefill(self, ids: torch.Tensor, cache: KVCache | PlainCache) -> Iterator[torch.Tensor]:
         """Commit prompt ids `[1, P]` of the only sequence of `cache`; yields hidden `[1, A, H]`.
 
         In chunks, so that a long prompt needs no `[P, P]` mask.
@@ -186,11 +245,24 @@ class TargetModel:
         }
         digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for name, weight in sorted(self._model.named_parameters()):
-            flat = weight.detach().reshape(-1)
+            flat = (weight if is_plain(weight) else weight.dequantize()).detach().reshape(-1)
             sample = flat[:: max(1, flat.numel() // 64)][:64].float().to(torch.bfloat16)
             digest.update(name.encode())
             digest.update(sample.cpu().view(torch.int16).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _demand_rows(model: PreTrainedModel) -> None:
+    """What can be said must be readable: an id without an input row would end in an index error."""
+    said, read = (
+        plain_weight(layer).shape[0]
+        for layer in (model.get_output_embeddings(), model.get_input_embeddings())
+    )
+    if said > read:
+        raise ModelRefused(
+            f"{model.config.model_type} has {said} output rows and {read} input embeddings, so that"
+            " it can say tokens that it cannot read; resize them to the same number"
+        )
 
 
 def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
@@ -201,81 +273,10 @@ def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
         ids = getattr(model.config.get_text_config(), "eos_token_id", None)
     if ids is None:
         return ()
-    return (ids,) if isinstance(ids, int) else tuple(ids)
-
-
-def _context_length(config: PreTrainedConfig) -> int:
-    length = getattr(config, "max_position_embeddings", None)
-    if length is None:
+    listed = ids if isinstance(ids, (list, tuple)) else [ids]
+    if not all(type(each) is int for each in listed):
         raise ModelRefused(
-            f"{config.model_type} has no max_position_embeddings: it seems to place tokens by their"
-            " order in the cache, and a tree's nodes lie there in another; use another model"
+            f"the model's eos_token_id is {ids!r}; expected an id or a list of ids: put its"
+            " generation_config.json or config.json right"
         )
-    return int(length)
-
-
-def refuse_unknown_state(model: PreTrainedModel) -> None:
-    """Refuse, by the name of the layer kind, what a tree of drafts cannot be verified with.
-
-    A sliding window that covers the whole context never slides, and is fine.
-    """
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    context = getattr(config, "max_position_embeddings", None)
-    odd = _layer_kinds(config) - {"full_attention"}
-    if window and context and window >= context:
-        odd.discard("sliding_attention")
-    if odd:
-        size = f" (window {window}, context {context})" if "sliding_attention" in odd else ""
-        raise ModelRefused(
-            f"{config.model_type} has layers of kind {', '.join(sorted(odd))}{size}; tree decoding"
-            " needs full attention in every layer; use another model"
-        )
-
-
-def _layer_kinds(config: PreTrainedConfig) -> set[str]:
-    """`layer_types`, or what older configurations say instead."""
-    if kinds := getattr(config, "layer_types", None):
-        return set(kinds)
-    slides = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    return {"sliding_attention" if slides else "full_attention"}
-
-
-@contextmanager
-def refusing_misfits(model: PreTrainedModel) -> Iterator[None]:
-    """A model whose code cannot take what ours hands it is refused, not crashed on."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise ModelRefused(
-            f"{model.config.model_type} does not run with given positions, mask and cache"
-            f" ({type(error).__name__}: {' '.join(str(error).split())}); use another model"
-        ) from error
-
-
-@torch.inference_mode()
-def probe_layout(model: PreTrainedModel) -> list[LayerShape]:
-    """Read each layer's cache shape off a one-token forward, not off the configuration.
-
-    A configuration's `head_dim` is missing or wrong for several architectures.
-    """
-    cache = DynamicCache()
-    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    positions = torch.zeros_like(ids)
-    with refusing_misfits(model):
-        model.base_model(input_ids=ids, position_ids=positions, cache=cache, use_cache=True)
-    layout = []
-    for index, layer in enumerate(cache.layers):
-        if type(layer) is not DynamicLayer or layer.keys is None:
-            raise ModelRefused(
-                f"layer {index} of {model.config.model_type} keeps {type(layer).__name__} state;"
-                " tree decoding needs plain keys and values; use another model"
-            )
-        assert layer.values is not None, "a layer with keys has values"
-        layout.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
-    if not layout:
-        raise ModelRefused(
-            f"{model.config.model_type} kept no keys and values; it seems recurrent, and tree"
-            " decoding needs attention in every layer; use another model"
-        )
-    return layout
+    return tuple(listed)

@@ -1,7 +1,13 @@
 """The target answers prompts: the text that its heads are trained on.
 
 Knows: prompts, the engine, and a file that grows by one line an answer. Does not know: features,
-heads. Stopped at any time, it goes on where the file ends.
+heads.
+
+The file is a function of the model, the prompts and the configuration: answers stand in the order
+of their plan, and wait for one another where they finish in another order. Killed at any time and
+started again, it goes on where it ends and becomes the file it would have been (in float32, in
+which an answer does not depend on its company). `answers.json` beside it says what it was made
+with.
 
 Self-distillation wants the target's own words, in the shares in which it will be used: kinds of
 prompts take turns, so that a large source does not drown a small one; a prompt that comes round
@@ -12,20 +18,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count, islice
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from entmtp.data import Prompt
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
+from entmtp.engine.prompt import encode
 from entmtp.errors import BadInput
 from entmtp.target import TargetModel
-from entmtp.train.rows import check_model
+from entmtp.train.made_with import MadeWith, is_stale, read_made_with, write_made_with
 
+SCHEMA_VERSION = 2
 Progress = Callable[[int], None]
 """Called with the number of answer tokens so far."""
 
@@ -50,19 +60,34 @@ class AnswerConfig:
     """Order of prompts, and the first sampling seed."""
 
 
+class Question(NamedTuple):
+    """A prompt and its ids."""
+
+    id: str
+    kind: str
+    prompt_ids: tuple[int, ...]
+
+
 class PlannedAnswer(NamedTuple):
-    """One answer to be made; `number` is its place in the plan and its name in the file."""
+    """One answer to be made; `number` is its place in the plan and in the file."""
 
     number: int
-    prompt: Prompt
+    question: Question
     sampling: Sampling
 
 
-def plan_answers(prompts: Sequence[Prompt], config: AnswerConfig) -> Iterator[PlannedAnswer]:
+class Done(NamedTuple):
+    """What a file holds already."""
+
+    num_answers: int
+    num_tokens: int
+
+
+def plan_answers(questions: Sequence[Question], config: AnswerConfig) -> Iterator[PlannedAnswer]:
     """An endless plan: kinds take turns, each in a shuffled order of its own, round and round."""
-    kinds: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        kinds.setdefault(prompt.kind, []).append(prompt)
+    kinds: dict[str, list[Question]] = {}
+    for question in questions:
+        kinds.setdefault(question.kind, []).append(question)
     order = sorted(kinds)
     for items in kinds.values():
         Random(config.seed).shuffle(items)
@@ -87,36 +112,89 @@ def make_answers(
     file: Path,
     config: AnswerConfig,
     progress: Progress = lambda num_tokens: None,
+    *,
+    restart: bool = False,
 ) -> int:
     """Append answers to `file` until it holds `config.num_tokens` answer tokens; their number.
 
     A file that holds as many already stays as it is.
 
+    Args:
+        restart: a file made with other prompts, settings or another model is made anew.
+
     Raises:
-        BadInput: no prompt is short enough, or the file holds something else than this model's
-            answers.
+        BadInput: no prompt is short enough, or the file holds something else than answers.
+        ArtefactError: the file was made with something else, and is not to be made anew.
     """
-    done, num_tokens = _read_done(file, target.fingerprint)
+    questions = _questions(target, prompts, config)
+    done = _take_up(file, _made_with(target, questions, config), restart)
+    num_tokens = done.num_tokens
+    progress(num_tokens)
     if num_tokens >= config.num_tokens:
         return num_tokens
+    plan = islice(plan_answers(questions, config), done.num_answers, None)
     engine = Engine(target, max_batch_size=config.batch_size)
-    short = [p for p in prompts if len(engine.encode(p.messages)) <= config.max_prompt_tokens]
-    if not short:
-        raise BadInput(
-            f"none of {len(prompts)} prompts has {config.max_prompt_tokens} tokens or fewer;"
-            " give shorter prompts or a larger limit"
-        )
-    plan = (item for item in plan_answers(short, config) if item.number not in done)
     with file.open("a", encoding="utf-8") as lines:
-        for item, result in _answer(engine, plan, config):
-            prompt_ids = engine.encode(item.prompt.messages)
-            lines.write(_line(item, prompt_ids, result, target.fingerprint))
+        for item, result in _in_order(_answer(engine, plan, config), done.num_answers):
+            lines.write(_line(item, result, target.fingerprint))
             lines.flush()
             num_tokens += len(result.token_ids)
             progress(num_tokens)
             if num_tokens >= config.num_tokens:
                 break
     return num_tokens
+
+
+def _take_up(file: Path, made_with: MadeWith, restart: bool) -> Done:
+    """What of a file can be gone on with, and a note beside it of what it is made with."""
+    note = file.with_suffix(".json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and is_stale(file, read_made_with(note), made_with, restart=restart):
+        file.unlink()
+    write_made_with(note, made_with)
+    return _read_done(file)
+
+
+def _questions(
+    target: TargetModel, prompts: Sequence[Prompt], config: AnswerConfig
+) -> list[Question]:
+    """The prompts that are short enough, as ids."""
+    limit = min(config.max_prompt_tokens, target.max_length - 1)
+    questions = []
+    for prompt in prompts:
+        try:
+            ids = tuple(encode(target, prompt.content))
+        except BadInput as error:
+            raise BadInput(f"prompt {prompt.id}: {error}") from error
+        if 0 < len(ids) <= limit:
+            questions.append(Question(prompt.id, prompt.kind, ids))
+    if not questions:
+        raise BadInput(
+            f"none of {len(prompts)} prompts has 1 to {limit} tokens; give shorter prompts"
+        )
+    if num_long := len(prompts) - len(questions):
+        warnings.warn(
+            f"{num_long} of {len(prompts)} prompts have more than {limit} tokens and are left out",
+            stacklevel=3,
+        )
+    return questions
+
+
+def _made_with(
+    target: TargetModel, questions: Sequence[Question], config: AnswerConfig
+) -> MadeWith:
+    settings = asdict(config)
+    for name in ("num_tokens", "batch_size"):  # how far, and how fast
+        settings.pop(name)
+    digest = hashlib.sha256(json.dumps(questions).encode()).hexdigest()[:16]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": target.fingerprint,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "num_prompts": len(questions),
+        "prompts": digest,
+        **settings,
+    }
 
 
 def _answer(
@@ -129,7 +207,7 @@ def _answer(
             while len(running) < config.batch_size:
                 item = next(plan)
                 params = GenerationParams(max_tokens=config.max_tokens, sampling=item.sampling)
-                running[engine.add(item.prompt.messages, params)] = item
+                running[engine.add(item.question.prompt_ids, params)] = item
             engine.step()
             for request_id in list(running):
                 for event in engine.take_events(request_id):
@@ -140,13 +218,25 @@ def _answer(
             engine.forget(request_id)
 
 
-def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result, fingerprint: str) -> str:
+def _in_order(
+    finished: Iterable[tuple[PlannedAnswer, Result]], number: int
+) -> Iterator[tuple[PlannedAnswer, Result]]:
+    """The same in the order of their numbers, from `number` on."""
+    waiting: dict[int, tuple[PlannedAnswer, Result]] = {}
+    for item, result in finished:
+        waiting[item.number] = (item, result)
+        while number in waiting:
+            yield waiting.pop(number)
+            number += 1
+
+
+def _line(item: PlannedAnswer, result: Result, fingerprint: str) -> str:
     fields = {
         "number": item.number,
-        "id": item.prompt.id,
-        "kind": item.prompt.kind,
+        "id": item.question.id,
+        "kind": item.question.kind,
         "model": fingerprint,
-        "prompt_ids": prompt_ids,
+        "prompt_ids": item.question.prompt_ids,
         "answer_ids": list(result.token_ids),
         "temperature": item.sampling.temperature,
         "finish_reason": result.finish_reason,
@@ -154,24 +244,27 @@ def _line(item: PlannedAnswer, prompt_ids: list[int], result: Result, fingerprin
     return json.dumps(fields) + "\n"
 
 
-def _read_done(file: Path, fingerprint: str) -> tuple[set[int], int]:
-    """Numbers already answered and their tokens; a last line cut by a kill is dropped."""
+def _read_done(file: Path) -> Done:
+    """The whole lines of a file; a last line cut by a kill is dropped."""
     if not file.exists():
-        return set(), 0
-    text = file.read_text(encoding="utf-8")
-    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            row = json.loads(line)
-            rows.append({"number": int(row["number"]), "size": len(row["answer_ids"])})
-            check_model(row, fingerprint, f"{file}:{number}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(
-                f"{file}:{number}: not an answer ({error}); give a new file or remove the line"
-            ) from error
-    if len("".join(whole)) < len(text):
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text("".join(whole), encoding="utf-8")
-        temporary.replace(file)
-    return {row["number"] for row in rows}, sum(row["size"] for row in rows)
+        return Done(0, 0)
+    num_answers = num_tokens = num_bytes = 0
+    with file.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                fields = json.loads(line)
+                is_next = fields["number"] == num_answers
+                num_tokens += len(fields["answer_ids"])
+            except (ValueError, KeyError, TypeError):
+                is_next = False
+            if not is_next:
+                raise BadInput(
+                    f"{file}:{num_answers + 1}: expected answer number {num_answers}, as this"
+                    " program wrote it; pass --restart to make the answers anew"
+                )
+            num_answers += 1
+            num_bytes += len(line)
+    os.truncate(file, num_bytes)
+    return Done(num_answers, num_tokens)

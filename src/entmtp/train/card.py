@@ -5,7 +5,6 @@ Knows: what a provenance holds. Does not know: how it came about.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def write_card(
         _figures(provenance["validation"], trees),
         _recipe(provenance["recipe"]),
     ]
-    half = folder / f".{CARD_NAME}.{os.getpid()}"
+    half = folder / f".{CARD_NAME}"
     half.write_text("\n".join(parts), encoding="utf-8")
     half.replace(folder / CARD_NAME)
 
@@ -61,9 +60,8 @@ def _data(provenance: Mapping[str, Any]) -> str:
     )
     return f"""## Data
 
-The model's own answers, {provenance["num_train_rows"]:,} of them with
-{provenance["num_train_tokens"]:,} tokens ({kinds}); {provenance["num_validation_rows"]:,} more, to
-other prompts, were held out. {cover}"""
+{provenance["num_train_rows"]:,} answers with {provenance["num_train_tokens"]:,} tokens ({kinds});
+{provenance["num_validation_rows"]:,} more, to other prompts, were held out. {cover}"""
 
 
 def _figures(validation: Mapping[str, Any], trees: list[StaticTree]) -> str:

@@ -1,11 +1,11 @@
 """Checkpoints of a training run: everything that the next step depends on, whole or not at all.
 
-Knows: a folder with `last.pt` and `best.pt`. Does not know: what a step does.
+Knows: a folder with `last.pt` and `best.pt`, each with what it was made with. Does not know: what
+a step does.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from entmtp.errors import ArtefactError
+from entmtp.train.made_with import MadeWith, is_stale
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Progress(NamedTuple):
@@ -30,11 +31,15 @@ class Progress(NamedTuple):
 
 
 def save_checkpoint(
-    path: Path, run_key: str, module: nn.Module, optimiser: torch.optim.Optimizer, at: Progress
+    path: Path,
+    made_with: MadeWith,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    at: Progress,
 ) -> None:
     """Write a checkpoint; a kill at any moment leaves the old one or the new one."""
     state: dict[str, Any] = {
-        "run_key": run_key,
+        "made_with": dict(made_with),
         "module": module.state_dict(),
         "optimiser": optimiser.state_dict(),
         "rng": torch.get_rng_state(),
@@ -47,21 +52,23 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, run_key: str, module: nn.Module, optimiser: torch.optim.Optimizer
+    path: Path,
+    made_with: MadeWith,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    restart: bool = False,
 ) -> Progress | None:
-    """Take up a checkpoint; None where there is none.
+    """Take up a checkpoint; None where there is none, or one that is to be made anew.
 
     Raises:
-        ArtefactError: it is broken, or of other data or settings.
+        ArtefactError: it is broken, or of other data or settings and not to be made anew.
     """
     if not path.exists():
         return None
     state = _read(path)
-    if state.get("run_key") != run_key:
-        raise ArtefactError(
-            f"{path} belongs to a run with other data or settings; go on with those, or use"
-            " another work folder, or delete it to start anew"
-        )
+    if is_stale(path, state["made_with"], made_with, restart=restart):
+        return None
     module.load_state_dict(state["module"])
     optimiser.load_state_dict(state["optimiser"])
     torch.set_rng_state(state["rng"])
@@ -72,18 +79,33 @@ def load_checkpoint(
     return Progress(step, best, num_stale)
 
 
-def save_weights(path: Path, module: nn.Module) -> None:
-    _write(path, {"module": module.state_dict()})
+def save_weights(path: Path, made_with: MadeWith, module: nn.Module) -> None:
+    _write(path, {"made_with": dict(made_with), "module": module.state_dict()})
 
 
-def load_weights(path: Path, module: nn.Module) -> None:
-    module.load_state_dict(_read(path)["module"])
+def load_weights(path: Path, made_with: MadeWith, module: nn.Module) -> None:
+    """Take up weights.
+
+    Raises:
+        ArtefactError: they are broken, or of other data or settings.
+    """
+    state = _read(path)
+    is_stale(path, state["made_with"], made_with, restart=False)
+    module.load_state_dict(state["module"])
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"schema_version": SCHEMA_VERSION, **state}, half)
+    # One name for every process: what a kill leaves is written over, not heaped up.
+    half = path.with_name(f".{path.name}")
+    try:
+        torch.save({"schema_version": SCHEMA_VERSION, **state}, half)
+    except RuntimeError as error:  # what torch makes of a full disk
+        half.unlink(missing_ok=True)
+        raise ArtefactError(
+            f"cannot write {path} ({error}); free some space and run again, it goes on from the"
+            " checkpoint before"
+        ) from error
     half.replace(path)
 
 

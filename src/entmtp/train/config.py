@@ -32,7 +32,7 @@ RANGES: dict[str, Range] = {
     "num_draft_heads": _COUNT,
     "num_layers": _COUNT,
     "draft_vocab_size": _COUNT_OR_NONE,
-    "epochs": _POSITIVE,
+    "epochs": (lambda value: 0 <= value < math.inf, "a number of 0 or more"),
     "batch_tokens": _COUNT,
     "lr": _POSITIVE,
     "final_lr_share": _SHARE,
@@ -76,7 +76,7 @@ class TrainConfig:
         "target", "hydra++ layer starts from: target (its last layer), random"
     )
 
-    epochs: float = _option(3.0, "passes over the training rows")
+    epochs: float = _option(3.0, "passes over the training rows; 0 saves the starting weights")
     batch_tokens: int = _option(2048, "tokens of a batch, prompts and padding included")
     lr: float = _option(2e-3, "highest learning rate")
     final_lr_share: float = _option(0.05, "learning rate at the end, as a share of the highest")

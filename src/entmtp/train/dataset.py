@@ -90,14 +90,11 @@ def plan_epoch(
 def load_batch(reader: FeatureReader, refs: Sequence[RowRef], device: torch.device) -> Batch:
     """Read rows, pad them to the longest and bring them to the device of the heads."""
     rows = [reader.read(ref) for ref in refs]
-    lengths = torch.tensor([ref.length for ref in refs])[:, None]
-    prompts = torch.tensor([ref.num_prompt for ref in refs])[:, None]
-    ids = pad_sequence([row.ids for row in rows], batch_first=True)
-    places = torch.arange(ids.shape[1])
+    is_answer = pad_sequence([row.is_answer for row in rows], batch_first=True)
     batch = Batch(
-        ids=ids,
+        ids=pad_sequence([row.ids for row in rows], batch_first=True),
         hidden=pad_sequence([row.hidden for row in rows], batch_first=True).float(),
-        has_label=(places >= prompts - 1) & (places <= lengths - 2),
+        has_label=torch.nn.functional.pad(is_answer[:, 1:], (0, 1)),
         teacher_ids=pad_sequence([row.teacher_ids for row in rows], batch_first=True),
         teacher_probs=pad_sequence([row.teacher_probs for row in rows], batch_first=True).float(),
     )

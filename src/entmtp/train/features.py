@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from entmtp.errors import BadInput
+from entmtp.errors import EntmtpError
 from entmtp.target.masks import causal_among
-from entmtp.train.rows import Row, content_key
+from entmtp.train.rows import Row
 from entmtp.train.shards import list_rows, next_number, write_shard
 
 if TYPE_CHECKING:
@@ -44,32 +44,48 @@ def extract_features(
     folder: Path,
     config: FeatureConfig,
     progress: Callable[[int], None] | None = None,
-) -> int:
-    """Bring the features of `rows` into `folder`, skipping rows that are there; how many are new.
+) -> set[str]:
+    """Bring the features of `rows` into `folder`, skipping those that are there; their keys.
 
-    Rows without a label for any head (fewer than two answer tokens) are skipped.
+    Rows without a label for any head (fewer than two answer tokens) are left out. No more rows
+    than one shard holds are in memory at a time.
 
     Args:
         progress: called with the number of tokens just done.
+
+    Raises:
+        ArtefactError: the folder holds features of another model or of other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    seen = {ref.key for ref in list_rows(folder, target.fingerprint)}
+    there = {ref.key for ref in list_rows(folder, target.fingerprint, made_with(target, config))}
+    wanted: set[str] = set()
     pending: list[Row] = []
-    num_new = 0
     for whole in rows:
-        row = whole.cut(config.max_length)
-        key = content_key(row.prompt_ids, row.answer_ids)
-        if key in seen or len(row.answer_ids) < 2 or not row.prompt_ids:
+        row = whole.cut(max_row_length(target, config))
+        if not row.is_useful or row.key in wanted:
             continue
-        seen.add(key)
-        pending.append(row)
-        num_new += 1
+        wanted.add(row.key)
+        if row.key not in there:
+            pending.append(row)
         if len(pending) == config.rows_per_shard:
             _extract_shard(target, pending, folder, config, progress)
             pending = []
     if pending:
         _extract_shard(target, pending, folder, config, progress)
-    return num_new
+    return wanted
+
+
+def max_row_length(target: TargetModel, config: FeatureConfig) -> int:
+    """Rows are cut to this many tokens: no position of a row may be beyond the context."""
+    return min(config.max_length, target.max_length)
+
+
+def made_with(target: TargetModel, config: FeatureConfig) -> str:
+    """The settings that features depend on, in words."""
+    dtype = str(target.dtype).removeprefix("torch.")
+    return (
+        f"{dtype}, rows of {max_row_length(target, config)}, {config.num_teacher_tokens} teachers"
+    )
 
 
 def _extract_shard(
@@ -86,7 +102,8 @@ def _extract_shard(
             progress(sum(rows[i].length for i in batch))
     names = list(parts[0])
     tensors = {n: torch.cat([parts[i][n] for i in range(len(rows))]) for n in names}
-    write_shard(folder, next_number(folder), rows, tensors, target.fingerprint)
+    made_by = {"fingerprint": target.fingerprint, "made_with": made_with(target, config)}
+    write_shard(folder, next_number(folder), rows, tensors, made_by)
 
 
 def _batches(rows: list[Row], batch_tokens: int) -> Iterator[list[int]]:
@@ -107,12 +124,6 @@ def forward_rows(
 ) -> list[dict[str, torch.Tensor]]:
     """One pass over a batch of rows; the per-token tensors of each, as a shard holds them."""
     sequences = [torch.tensor(r.prompt_ids + r.answer_ids) for r in rows]
-    for row, ids in zip(rows, sequences, strict=True):
-        if int(ids.max()) >= target.vocab_size:
-            raise BadInput(
-                f"row {row.id} holds the id {int(ids.max())}, the vocabulary has"
-                f" {target.vocab_size}; were the answers made by another model?"
-            )
     padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
     batch, length = padded.shape
     among = causal_among(batch, length, target.device)
@@ -129,16 +140,24 @@ def _row_tensors(
     target: TargetModel, row: Row, ids: torch.Tensor, hidden: torch.Tensor, count: int
 ) -> dict[str, torch.Tensor]:
     states = hidden[: len(ids)]
-    first, last = len(row.prompt_ids) - 1, len(ids) - 1
+    kept = states.to("cpu", torch.float16)
+    if not bool(kept.isfinite().all()):
+        raise EntmtpError(
+            f"row {row.id}: the model's hidden states are not finite in 16 bits; heads cannot be"
+            " trained on them. Try --dtype float32, or another model"
+        )
+    is_answer = torch.tensor(row.is_answer())
+    labelled = is_answer[1:].nonzero().flatten()  # the places in front of answer tokens
     teacher_ids = torch.zeros(len(ids), count, dtype=torch.int32)
     teacher_probs = torch.zeros(len(ids), count, dtype=torch.float16)
-    best_probs, best_ids = best_tokens(target, states[first:last], count)
+    best_probs, best_ids = best_tokens(target, states[labelled.to(states.device)], count)
     filled = best_ids.shape[1]  # a vocabulary may be smaller than `count`
-    teacher_ids[first:last, :filled] = best_ids.to("cpu", torch.int32)
-    teacher_probs[first:last, :filled] = best_probs.to("cpu", torch.float16)
+    teacher_ids[labelled, :filled] = best_ids.to("cpu", torch.int32)
+    teacher_probs[labelled, :filled] = best_probs.to("cpu", torch.float16)
     return {
         "ids": ids.to(torch.int32),
-        "hidden": states.to("cpu", torch.float16),
+        "is_answer": is_answer.to(torch.uint8),
+        "hidden": kept,
         "teacher_ids": teacher_ids,
         "teacher_probs": teacher_probs,
     }

@@ -19,7 +19,7 @@ class MetricsLog:
     def write(self, entry: dict[str, Any]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(entry) + "\n")
+            lines.write(json.dumps(entry, allow_nan=False) + "\n")
 
     def truncate(self, step: int) -> None:
         """Drop entries of later steps, and a line that a kill left half-written."""

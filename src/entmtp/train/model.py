@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from entmtp.errors import BadInput
 from entmtp.heads import (
@@ -150,21 +151,24 @@ def head_features(
 
 def batch_loss(
     heads: DraftHeads, batch: Batch, labels: LabelMap, config: TrainConfig
-) -> tuple[torch.Tensor, list[float], int]:
-    """The weighted loss, each head's mean cross-entropy in nats, and the positions of head 0."""
+) -> tuple[torch.Tensor, list[float | None], int]:
+    """The weighted loss, each head's mean cross-entropy in nats, and the positions of head 0.
+
+    A head without a label in the batch has no mean.
+    """
     inputs = head_inputs(heads, batch, config.hidden_noise)
     flat_ids = batch.ids.flatten()
     teacher_ids = batch.teacher_ids.flatten(0, 1)
     teacher_probs = batch.teacher_probs.flatten(0, 1)
     total = inputs[0].new_zeros(())
-    means: list[float] = []
+    means: list[float | None] = []
     num_positions = 0
     for head in range(heads.num_draft_heads):
         where = supervised(batch.has_label, head)
         count = len(where.context)
         num_positions = max(num_positions, count)
         if count == 0:
-            means.append(float("nan"))
+            means.append(None)
             continue
         features = head_features(heads, head, inputs, where.context)
         ids, probs = mix_labels(
@@ -181,13 +185,12 @@ def batch_loss(
 
 @torch.inference_mode()
 def batch_ranks(heads: DraftHeads, batch: Batch, labels: LabelMap) -> list[Ranks]:
-    """The rank trace `[A, K]` of every row: the true tokens' ranks, given the true path."""
+    """A rank trace `[A, K]` of every answer: the true tokens' ranks, given the true path."""
     inputs = head_inputs(heads, batch)
     flat_ids = batch.ids.flatten()
     rows, length = batch.ids.shape
     shape = (rows * length, heads.num_draft_heads)
     ranks = torch.full(shape, MISS, dtype=torch.long, device=batch.ids.device)
-    first = batch.has_label.int().argmax(1)  # the prompt's last token: the first start
     for head in range(heads.num_draft_heads):
         where = supervised(batch.has_label, head)
         chunks = zip(where.context.split(CHUNK), where.teacher.split(CHUNK), strict=True)
@@ -198,7 +201,25 @@ def batch_ranks(heads: DraftHeads, batch: Batch, labels: LabelMap) -> list[Ranks
             rank = (logits > score).sum(1)
             ranks[places, head] = torch.where(true >= 0, rank, MISS)
     traces = ranks.view(rows, length, -1).cpu().numpy().astype(np.int64)
-    counts = batch.has_label.sum(1).tolist()
+    has_label = batch.has_label.cpu().numpy()
     return [
-        traces[i, f : f + n] for i, (f, n) in enumerate(zip(first.tolist(), counts, strict=True))
+        _ending(traces[row, first:end])
+        for row in range(rows)
+        for first, end in answer_runs(has_label[row])
     ]
+
+
+def answer_runs(
+    has_label: NDArray[np.bool_],  # [S]
+) -> list[tuple[int, int]]:
+    """Where each run of labelled places begins and ends: the starts inside one answer."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], has_label, [False]])))
+    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
+
+
+def _ending(trace: Ranks) -> Ranks:
+    """The trace of one answer: no head reaches from it into the next turn's."""
+    ending = trace.copy()
+    for head in range(trace.shape[1]):
+        ending[max(0, len(trace) - head - 1) :, head] = MISS
+    return ending

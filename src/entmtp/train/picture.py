@@ -35,11 +35,12 @@ def draw_run(metrics: Path, picture: Path) -> None:
 
 
 def _draw_losses(axes: Any, entries: list[dict[str, Any]]) -> None:
-    steps = [entry["step"] for entry in entries]
     num_draft_heads = len(entries[0]["head_losses"]) if entries else 0
     for head in range(num_draft_heads):
-        values = _smooth([entry["head_losses"][head] for entry in entries])
-        axes.plot(steps, values, label=f"head {head + 1}")
+        # A head without a label in a batch of short rows has no loss there.
+        labelled = [entry for entry in entries if entry["head_losses"][head] is not None]
+        values = _smooth([entry["head_losses"][head] for entry in labelled])
+        axes.plot([entry["step"] for entry in labelled], values, label=f"head {head + 1}")
     axes.set(xlabel="step", ylabel="cross-entropy (nats, smoothed)", title="Training loss")
     axes.grid(alpha=0.3)
     if num_draft_heads:
@@ -64,7 +65,7 @@ def _draw_lengths(axes: Any, entries: list[dict[str, Any]]) -> None:
     )
     axes.grid(alpha=0.3)
     if names:
-        axes.legend()
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # lines are everywhere inside
 
 
 def _smooth(values: list[float]) -> list[float]:

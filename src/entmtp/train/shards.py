@@ -3,11 +3,12 @@
 Knows: the format. Does not know: models, heads, splits.
 
 A shard `features-<number>.safetensors` holds R rows laid end to end. For every token: `ids`,
-`hidden` (the target's state after it; the last token of a row may hold zeros), and
-`teacher_ids`, `teacher_probs`: the target's best tokens for the place behind it, all zero where
-that place is not an assistant token. For every row: `row_start`, `row_length`, `prompt_length`.
-The metadata: `rows` lists `id`, `kind` and `temperature` of each row; `schema_version` and the
-target's `fingerprint` are checked where they are present.
+`hidden` (the target's state after it; the last token of a row may hold zeros), `teacher_ids` and
+`teacher_probs` (the target's best tokens for the place behind it, all zero where that place is not
+an assistant token), and `is_answer` (whether it is an assistant token; without this tensor, all
+behind the prompt are). For every row: `row_start`, `row_length`, `prompt_length`. The metadata:
+`rows` lists `id`, `kind` and `temperature` of each row; `schema_version`, the target's
+`fingerprint` and `made_with` (the settings of the pass) are checked where they are present.
 
 Dimension key: S row length · H hidden size · N tokens of all rows · C teacher's best tokens.
 """
@@ -15,7 +16,7 @@ Dimension key: S row length · H hidden size · N tokens of all rows · C teache
 from __future__ import annotations
 
 import json
-import os
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from entmtp.train.rows import Row, content_key, prompt_key
 
 SCHEMA_VERSION = "1"
 SHARD_PATTERN = "features-*.safetensors"
+MAX_OPEN_SHARDS = 32
+"""Shards that a reader keeps mapped: its memory does not grow with the number of rows."""
 
 
 class RowRef(NamedTuple):
@@ -43,19 +46,17 @@ class RowRef(NamedTuple):
     length: int
     shard: Path
     start: int
+    num_answer: int
+    """Assistant tokens."""
     temperature: float = 0.0
     """The answer was drawn at; 0 for greedy ones."""
-
-    @property
-    def num_answer(self) -> int:
-        return self.length - self.num_prompt
 
 
 class FeatureRow(NamedTuple):
     """One row's features."""
 
     ids: torch.Tensor  # [S] long
-    num_prompt: int
+    is_answer: torch.Tensor  # [S] bool
     hidden: torch.Tensor  # [S, H]
     teacher_ids: torch.Tensor  # [S, C] long
     teacher_probs: torch.Tensor  # [S, C]
@@ -66,9 +67,14 @@ def write_shard(
     number: int,
     rows: Sequence[Row],
     tensors: Mapping[str, torch.Tensor],
-    fingerprint: str,
+    made_by: Mapping[str, str],
 ) -> Path:
-    """Write one shard, whole or not at all."""
+    """Write one shard, whole or not at all.
+
+    Args:
+        tensors: of every token, as `FeatureRow` has them.
+        made_by: `fingerprint` and `made_with`.
+    """
     lengths = torch.tensor([row.length for row in rows])
     placed = {
         **{name: value.contiguous() for name, value in tensors.items()},
@@ -78,13 +84,10 @@ def write_shard(
     }
     names = [{"id": r.id, "kind": r.kind, "temperature": r.temperature} for r in rows]
     path = folder / f"features-{number:05d}.safetensors"
-    half = folder / f".{path.name}.{os.getpid()}"
-    metadata = {
-        "schema_version": SCHEMA_VERSION,
-        "rows": json.dumps(names),
-        "fingerprint": fingerprint,
-    }
-    save_file(placed, half, metadata)
+    half = folder / f".{path.name}"
+    save_file(
+        placed, half, {"schema_version": SCHEMA_VERSION, "rows": json.dumps(names), **made_by}
+    )
     half.replace(path)
     return path
 
@@ -94,77 +97,136 @@ def next_number(folder: Path) -> int:
     return 1 + max((int(p.stem.split("-")[1]) for p in folder.glob(SHARD_PATTERN)), default=-1)
 
 
-def list_rows(folder: Path, fingerprint: str | None = None) -> list[RowRef]:
-    """All rows of all shards of a folder, in shard order.
+def list_rows(
+    folder: Path, fingerprint: str | None = None, made_with: str | None = None
+) -> list[RowRef]:
+    """All rows of all shards of a folder, in shard order; the tokens of one shard at a time.
 
     Raises:
-        ArtefactError: a shard is broken or of another target.
+        ArtefactError: a shard is broken, or of another target or other settings than asked for.
     """
-    refs: list[RowRef] = []
-    for path in sorted(folder.glob(SHARD_PATTERN)):
-        try:
-            with safe_open(path, "pt") as shard:
-                metadata = shard.metadata() or {}
-                names = json.loads(metadata["rows"])
-                ids = shard.get_tensor("ids")
-                starts, lengths, prompts = (
-                    shard.get_tensor(name).tolist()
-                    for name in ("row_start", "row_length", "prompt_length")
-                )
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise ArtefactError(f"{path} is broken ({error}); delete it and run again") from error
-        _check_made_with(path, metadata, fingerprint)
-        for name, start, length, num_prompt in zip(names, starts, lengths, prompts, strict=True):
-            refs.append(_ref(name, ids[start : start + length].tolist(), num_prompt, path, start))
+    wanted = {"fingerprint": fingerprint, "made_with": made_with}
+    return [ref for path in shard_paths(folder) for ref in _list_shard(path, wanted)]
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob(SHARD_PATTERN))
+
+
+def shard_made_with(path: Path) -> str:
+    """The settings that a shard says it was made with."""
+    return _metadata(path).get("made_with", "unknown")
+
+
+def discard_stale(folder: Path, fingerprint: str, made_with: str) -> None:
+    """Remove the shards of another target or of other settings."""
+    wanted = {"fingerprint": fingerprint, "made_with": made_with}
+    for path in shard_paths(folder):
+        metadata = _metadata(path)
+        if any(metadata.get(name, value) != value for name, value in wanted.items()):
+            path.unlink()
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, "pt") as shard:
+            return shard.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise ArtefactError(f"{path} is broken ({error}); delete it and run again") from error
+
+
+def _list_shard(path: Path, wanted: Mapping[str, str | None]) -> list[RowRef]:
+    try:
+        with safe_open(path, "pt") as shard:
+            metadata = shard.metadata() or {}
+            _check_made_by(path, metadata, wanted)
+            names = json.loads(metadata["rows"])
+            ids = shard.get_tensor("ids")
+            starts, lengths, prompts = (
+                shard.get_tensor(name).tolist()
+                for name in ("row_start", "row_length", "prompt_length")
+            )
+            # A shard is no dict, and cannot be asked without its keys.
+            has_mask = "is_answer" in shard.keys()  # noqa: SIM118
+            mask = shard.get_tensor("is_answer").bool() if has_mask else torch.ones_like(ids).bool()
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ArtefactError(f"{path} is broken ({error}); delete it and run again") from error
+    refs = []
+    for name, start, length, num_prompt in zip(names, starts, lengths, prompts, strict=True):
+        row = slice(start, start + length)
+        refs.append(_ref(name, ids[row].tolist(), mask[row][num_prompt:].tolist(), path, start))
     return refs
 
 
-def _check_made_with(path: Path, metadata: Mapping[str, str], fingerprint: str | None) -> None:
+def _check_made_by(
+    path: Path, metadata: Mapping[str, str], wanted: Mapping[str, str | None]
+) -> None:
     version = metadata.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ArtefactError(
             f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}; delete it"
             " and run again, or use a matching release"
         )
-    made_with = metadata.get("fingerprint", fingerprint)
-    if fingerprint is not None and made_with != fingerprint:
-        raise ArtefactError(
-            f"{path} was made with the model {made_with}, this is {fingerprint}; use another"
-            " work folder"
-        )
+    for name, word in (("fingerprint", "the model"), ("made_with", "the settings")):
+        found = metadata.get(name, wanted[name])
+        if wanted[name] is not None and found != wanted[name]:
+            raise ArtefactError(
+                f"{path} was made with {word} {found}, this run has {wanted[name]}; pass --restart"
+                " to make the features anew, or use another work folder"
+            )
 
 
-def _ref(name: dict[str, Any], ids: list[int], num_prompt: int, path: Path, start: int) -> RowRef:
+def _ref(
+    name: dict[str, Any], ids: list[int], is_said: list[bool], path: Path, start: int
+) -> RowRef:
+    num_prompt = len(ids) - len(is_said)
     return RowRef(
-        key=content_key(ids[:num_prompt], ids[num_prompt:]),
+        key=content_key(ids[:num_prompt], ids[num_prompt:], is_said),
         prompt_key=prompt_key(ids[:num_prompt]),
         kind=str(name.get("kind", "")),
         num_prompt=num_prompt,
         length=len(ids),
         shard=path,
         start=start,
+        num_answer=sum(is_said),
         temperature=float(name.get("temperature", 0.0)),
     )
 
 
 class FeatureReader:
-    """Reads rows out of shards, which it keeps open (memory mapped)."""
+    """Reads rows out of shards; a few of these stay open (memory mapped)."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, Any] = {}
+        self._open: OrderedDict[Path, Any] = OrderedDict()
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
 
     def read(self, ref: RowRef) -> FeatureRow:
-        shard = self._open.get(ref.shard)
-        if shard is None:
-            shard = self._open[ref.shard] = safe_open(ref.shard, "pt")
+        shard = self._shard(ref.shard)
         span = slice(ref.start, ref.start + ref.length)
         return FeatureRow(
             ids=shard.get_slice("ids")[span].long(),
-            num_prompt=ref.num_prompt,
+            is_answer=self._is_answer(shard, ref, span),
             hidden=shard.get_slice("hidden")[span],
             teacher_ids=shard.get_slice("teacher_ids")[span].long(),
             teacher_probs=shard.get_slice("teacher_probs")[span],
         )
+
+    def _shard(self, path: Path) -> Any:
+        shard = self._open.pop(path, None) or safe_open(path, "pt")
+        self._open[path] = shard
+        if len(self._open) > MAX_OPEN_SHARDS:
+            self._open.popitem(last=False)
+        return shard
+
+    @staticmethod
+    def _is_answer(shard: Any, ref: RowRef, span: slice) -> torch.Tensor:
+        if ref.num_answer == ref.length - ref.num_prompt:
+            return torch.arange(ref.length) >= ref.num_prompt
+        is_answer: torch.Tensor = shard.get_slice("is_answer")[span].bool()
+        return is_answer
 
 
 def teacher_mass(
@@ -182,6 +244,6 @@ def teacher_mass(
     for ref in refs:
         row = reader.read(ref)
         totals.index_add_(0, row.teacher_ids.flatten(), row.teacher_probs.flatten().double())
-        prompt = row.ids[: row.num_prompt]
+        prompt = row.ids[~row.is_answer]
         totals.index_add_(0, prompt, torch.full(prompt.shape, prompt_weight).double())
     return totals

@@ -11,12 +11,12 @@ gradients in an order of its own).
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +32,8 @@ from entmtp.train.checkpoint import (
 )
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Split, load_batch, plan_epoch
-from entmtp.train.judge import judge, judging_rows
+from entmtp.train.judge import JudgingRows, judge, judging_rows
+from entmtp.train.made_with import MadeWith
 from entmtp.train.metrics import MetricsLog
 from entmtp.train.model import LabelMap, batch_loss
 from entmtp.train.schedule import learning_rate, make_optimiser
@@ -63,7 +64,15 @@ class TrainResult:
 class Trainer:
     """One run in one folder (`last.pt`, `best.pt`, `metrics.jsonl`)."""
 
-    def __init__(self, heads: DraftHeads, split: Split, config: TrainConfig, folder: Path) -> None:
+    def __init__(
+        self,
+        heads: DraftHeads,
+        split: Split,
+        config: TrainConfig,
+        folder: Path,
+        origin: MadeWith = MappingProxyType({}),
+    ) -> None:
+        """`origin` names what the rows and the starting weights come from."""
         self.heads = heads
         self.config = config
         self.folder = folder
@@ -72,20 +81,37 @@ class Trainer:
         self.optimiser = make_optimiser(heads, config)
         self.plan = _plan(split.train, config)
         self.judging = judging_rows(split, config)
-        self.run_key = _run_key(self.plan, heads, config)
+        self.made_with = {**origin, **_made_with(self.plan, self.judging, heads, config)}
         self.log = MetricsLog(folder / "metrics.jsonl")
 
-    def run(self, progress: Callable[[StepReport], None] | None = None) -> TrainResult:
-        """Train to the end, from the last checkpoint if there is one; leave the best weights."""
+    def run(
+        self,
+        progress: Callable[[StepReport], None] | None = None,
+        *,
+        restart: bool = False,
+    ) -> TrainResult:
+        """Train to the end, from the last checkpoint if there is one; leave the best weights.
+
+        Args:
+            restart: a checkpoint of other data or settings is left for a new beginning.
+
+        Raises:
+            ArtefactError: there is such a checkpoint, and it may not be left.
+            EntmtpError: the loss or its gradient is not finite; the message names the step.
+        """
         if self.config.num_threads:
             torch.set_num_threads(self.config.num_threads)
-        at = load_checkpoint(self.folder / "last.pt", self.run_key, self.heads, self.optimiser)
-        at = at or Progress(0, 0.0, 0)
+        last, best = self.folder / "last.pt", self.folder / "best.pt"
+        at = load_checkpoint(last, self.made_with, self.heads, self.optimiser, restart=restart)
+        if at is None:
+            best.unlink(missing_ok=True)  # first: a kill here leaves what is refused again
+            last.unlink(missing_ok=True)
+            at = Progress(0, 0.0, 0)
         self.log.truncate(at.step)
         while at.step < len(self.plan) and not self._is_exhausted(at):
             at = self._advance(at, progress)
-        if (self.folder / "best.pt").exists():
-            load_weights(self.folder / "best.pt", self.heads)
+        if best.exists():
+            load_weights(best, self.made_with, self.heads)
         verdict = judge(self.heads, self.judging, self.reader, self.labels, self.config)
         return TrainResult(at.step, at.best, verdict)
 
@@ -109,21 +135,18 @@ class Trainer:
             self._save(at)
         return at
 
-    def _train_step(self, step: int) -> tuple[float, list[float], int]:
+    def _train_step(self, step: int) -> tuple[float, list[float | None], int]:
         self.heads.train()
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, len(self.plan), self.config)
         batch = load_batch(self.reader, self.plan[step], self.heads.device)
         loss, means, num_positions = batch_loss(self.heads, batch, self.labels, self.config)
         value = loss.item()
-        if not math.isfinite(value):
-            raise EntmtpError(
-                f"the loss is {value} at step {step + 1}; lower --lr and start again from the"
-                " last checkpoint"
-            )
+        _check_finite("loss", value, step)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.heads.parameters(), self.config.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.heads.parameters(), self.config.max_grad_norm)
+        _check_finite("gradient", norm.item(), step)  # before it spoils the weights
         self.optimiser.step()
         return value, means, num_positions
 
@@ -133,13 +156,21 @@ class Trainer:
         figure = float(verdict["judged"])
         if figure <= at.best:
             return at._replace(num_stale=at.num_stale + 1)
-        save_weights(self.folder / "best.pt", self.heads)
+        save_weights(self.folder / "best.pt", self.made_with, self.heads)
         at = at._replace(best=figure, num_stale=0)
         self._save(at)  # so that a resumed run knows of the best it has on disk
         return at
 
     def _save(self, at: Progress) -> None:
-        save_checkpoint(self.folder / "last.pt", self.run_key, self.heads, self.optimiser, at)
+        save_checkpoint(self.folder / "last.pt", self.made_with, self.heads, self.optimiser, at)
+
+
+def _check_finite(name: str, value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise EntmtpError(
+            f"the {name} is {value} at step {step + 1}; lower --lr (or --max-grad-norm) and start"
+            " again with --restart"
+        )
 
 
 def _plan(refs: Sequence[RowRef], config: TrainConfig) -> list[list[RowRef]]:
@@ -153,14 +184,21 @@ def _plan(refs: Sequence[RowRef], config: TrainConfig) -> list[list[RowRef]]:
     return plan
 
 
-def _run_key(plan: list[list[RowRef]], heads: DraftHeads, config: TrainConfig) -> str:
-    """Names the data, their order, the sizes and the settings that change the outcome."""
+def _made_with(
+    plan: list[list[RowRef]], judging: JudgingRows, heads: DraftHeads, config: TrainConfig
+) -> dict[str, Any]:
+    """The data, their order, the sizes and the settings that change the outcome."""
     settings = asdict(config)
     for name in ("checkpoint_every", "num_threads"):
         settings.pop(name)
-    if not config.start_from:
-        settings.pop("start_from")  # younger than runs that know nothing of it
-    digest = hashlib.sha256(json.dumps([settings, asdict(heads.config)], sort_keys=True).encode())
-    for batch in plan:
-        digest.update("".join(ref.key for ref in batch).encode())
-    return digest.hexdigest()[:16]
+    rows = hashlib.sha256()
+    for batch in (*plan, *judging.seen, *judging.held_out):
+        rows.update("".join(ref.key for ref in batch).encode())
+    vocabulary = "all" if heads.draft_ids is None else str(heads.draft_ids.tolist())
+    return {
+        **settings,
+        "num_steps": len(plan),
+        "rows": rows.hexdigest()[:16],
+        "hidden_size": heads.hidden_size,
+        "draft_vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
+    }

@@ -2,10 +2,12 @@
 
 from entmtp.trees.buffers import Level, TreeBuffers, tree_buffers
 from entmtp.trees.draw import draw_tree, nodes_per_depth
-from entmtp.trees.named import chain, full, medusa_63, read_tree, tree_by_name
+from entmtp.trees.forms import FORMS, eagle_tree, format_tree, parse_tree, read_tree, write_tree
+from entmtp.trees.named import chain, full, medusa_63, tree_by_name
 from entmtp.trees.tree import ROOT, Path, Tree
 
 __all__ = [
+    "FORMS",
     "ROOT",
     "Level",
     "Path",
@@ -13,10 +15,14 @@ __all__ = [
     "TreeBuffers",
     "chain",
     "draw_tree",
+    "eagle_tree",
+    "format_tree",
     "full",
     "medusa_63",
     "nodes_per_depth",
+    "parse_tree",
     "read_tree",
     "tree_buffers",
     "tree_by_name",
+    "write_tree",
 ]

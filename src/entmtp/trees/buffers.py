@@ -2,10 +2,10 @@
 
 Knows: trees. Does not know: tokens, models, caches.
 
-Trees of different shape share one layout: level d occupies the slots `[start_d, stop_d)` for
-every sequence, wide enough for the widest. A slot that a tree does not fill is *padding*: it
-hangs on the root, sees only itself and the root, and is never accepted. For a batch of equal
-trees slots are node ids.
+A tree's slots are its node ids, whatever the company; a batch is as wide as its largest tree.
+Slots that a tree does not fill are *padding*: they lie behind its nodes at depth 0, see the root
+and themselves, and are never accepted. Each tree's tables are made once; a batch of different
+trees is a copy of them into common tensors.
 
 Dimension key: B batch · T slots · D depth · P expanded parents of a level · n slots of a level.
 """
@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 
 import torch
 
-from entmtp.trees.tree import Path, Tree
+from entmtp.trees.tree import Tree
 
 
 @dataclass(frozen=True)
 class Level:
     """What drafting one level takes: whom to expand, and which child goes to which slot."""
 
-    start: int
-    stop: int
-    expand: torch.Tensor  # [B, P] slots of the level above that have children
+    slots: torch.Tensor  # [B, n] slots to fill; padding is `num_slots`, one behind the last
+    expand: torch.Tensor  # [B, P] slots of the level above that have children; padding is 0
     parent_row: torch.Tensor  # [B, n] row of `expand` under which each slot hangs
     ranks: torch.Tensor  # [B, n]
     num_ranks: int
@@ -44,114 +44,122 @@ class TreeBuffers:
     depths: torch.Tensor  # [B, T]
     valid: torch.Tensor  # [B, T] bool, False for padding
     mask: torch.Tensor  # [B, T, T] bool, ancestor-or-self
-    ancestors: torch.Tensor  # [B, T, D+1] slots from the root down; filled up with the slot itself
+    ancestors: torch.Tensor  # [B, T, D+1] slots from the root down to the slot itself, then zeros
     levels: tuple[Level, ...]  # depth 1 to D
 
 
-@lru_cache(maxsize=512)
-def tree_buffers(trees: tuple[Tree, ...], device: torch.device, min_slots: int = 1) -> TreeBuffers:
-    """Buffers for one tree per sequence; built once for each combination.
+def tree_buffers(trees: Sequence[Tree], device: torch.device, min_slots: int = 1) -> TreeBuffers:
+    """Buffers for one tree per sequence.
 
     Args:
         min_slots: pad to at least this many slots, so that plain decoding can have a tree's rows.
     """
-    depth = max(tree.depth for tree in trees)
-    bounds = _level_bounds(trees, depth)
-    rows = [_TreeRows.of(tree, bounds, max(bounds[-1][1], min_slots)) for tree in trees]
-    return TreeBuffers(
-        depth=depth,
-        num_slots=max(bounds[-1][1], min_slots),
-        parents=_stack([row.parents for row in rows], device),
-        depths=_stack([row.depths for row in rows], device),
-        valid=_stack([row.valid for row in rows], device),
-        mask=torch.stack([_ancestor_mask(row.ancestors) for row in rows]).to(device),
-        ancestors=_stack([row.ancestors for row in rows], device),
-        levels=tuple(
-            _level(trees, d, bounds[d], bounds[d - 1][0], device) for d in range(1, depth + 1)
-        ),
-    )
+    first = trees[0]
+    if all(tree == first for tree in trees):
+        return _repeated(first, len(trees), device, min_slots)
+    return _composed(trees, device, min_slots)
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept may be used in any mode, whoever asked for it first
+def _repeated(tree: Tree, count: int, device: torch.device, min_slots: int) -> TreeBuffers:
+    return _composed((tree,) * count, device, min_slots)
 
 
 @dataclass(frozen=True)
-class _TreeRows:
-    """One tree in the shared layout, as plain lists."""
+class _Tables:
+    """One tree by itself, as tensors that a batch copies from."""
 
-    parents: list[int]
-    depths: list[int]
-    valid: list[bool]
-    ancestors: list[list[int]]
-
-    @classmethod
-    def of(cls, tree: Tree, bounds: list[tuple[int, int]], num_slots: int) -> _TreeRows:
-        deepest = len(bounds) - 1
-        slots = _slots(tree, [start for start, _ in bounds])
-        rows = cls(
-            [0] * num_slots,
-            [0] * num_slots,
-            [False] * num_slots,
-            [[0] + [slot] * deepest for slot in range(num_slots)],
-        )
-        for depth, (start, stop) in enumerate(bounds):
-            rows.depths[start:stop] = [depth] * (stop - start)
-        for path, slot in slots.items():
-            way = [slots[path[:d]] for d in range(len(path) + 1)]
-            rows.valid[slot] = True
-            rows.parents[slot] = way[-2] if path else 0
-            rows.ancestors[slot] = way + [slot] * (deepest + 1 - len(way))
-        return rows
+    nodes: torch.Tensor  # [3 + D + 1, T] parents, depths, ones, and the ancestors of each depth
+    levels: torch.Tensor  # [D, 4, W] slots, expand, parent_row, ranks; W slots of the widest level
+    num_slots: tuple[int, ...]
+    """Of each level"""
+    num_parents: tuple[int, ...]
+    """Of each level: nodes above it that have children"""
+    num_ranks: tuple[int, ...]
 
 
-def _slots(tree: Tree, starts: Sequence[int]) -> dict[Path, int]:
-    taken = list(starts)
-    slots = {}
-    for path in tree.paths:
-        slots[path] = taken[len(path)]
-        taken[len(path)] += 1
-    return slots
+_BEHIND = 2**31
+"""Padding of a level goes behind the last slot, wherever a batch says that this is."""
 
 
-def _level_bounds(trees: tuple[Tree, ...], depth: int) -> list[tuple[int, int]]:
-    bounds, start = [], 0
-    for d in range(depth + 1):
-        stop = start + max(tree.depths.count(d) for tree in trees)
-        bounds.append((start, stop))
-        start = stop
-    return bounds
-
-
-def _level(
-    trees: tuple[Tree, ...],
-    depth: int,
-    bounds: tuple[int, int],
-    above_start: int,
-    device: torch.device,
-) -> Level:
-    start, stop = bounds
-    expand, parent_row, ranks = [], [], []
-    for tree in trees:
-        children = [path for path in tree.paths if len(path) == depth]
-        above = [path for path in tree.paths if len(path) == depth - 1]
-        parents = list(dict.fromkeys(path[:-1] for path in children))
-        padding = stop - start - len(children)
-        expand.append([above_start + above.index(parent) for parent in parents])
-        parent_row.append([parents.index(path[:-1]) for path in children] + [0] * padding)
-        ranks.append([path[-1] for path in children] + [0] * padding)
-    widest = max(len(row) for row in expand)
-    expand = [row + [above_start] * (widest - len(row)) for row in expand]
-    return Level(
-        start,
-        stop,
-        _stack(expand, device),
-        _stack(parent_row, device),
-        _stack(ranks, device),
-        max(max(row) for row in ranks) + 1,
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def _tables(tree: Tree, device: torch.device) -> _Tables:
+    levels = [_level_rows(tree, depth) for depth in range(1, tree.depth + 1)]
+    widest = max((len(rows[0]) for rows in levels), default=0)
+    filled = [
+        [
+            row + [padding] * (widest - len(row))
+            for row, padding in zip(rows, (_BEHIND, 0, 0, 0), strict=True)
+        ]
+        for rows in levels
+    ]
+    table = torch.tensor(filled, dtype=torch.long).reshape(tree.depth, 4, widest)
+    nodes = [tree.parents, tree.depths, [1] * tree.num_nodes, *_ancestors(tree)]
+    return _Tables(
+        torch.tensor(nodes).to(device),
+        table.to(device),
+        tuple(len(rows[0]) for rows in levels),
+        tuple(len(rows[1]) for rows in levels),
+        tuple(max(rows[3]) + 1 for rows in levels),
     )
 
 
-def _ancestor_mask(ancestors: list[list[int]]) -> torch.Tensor:
-    mask = torch.zeros(len(ancestors), len(ancestors), dtype=torch.bool)
-    return mask.scatter_(1, torch.tensor(ancestors), True)
+def _ancestors(tree: Tree) -> list[list[int]]:
+    """For each depth, the ancestor (or the node itself) of every node there; else the root."""
+    rows = [[0] * tree.num_nodes for _ in range(tree.depth + 1)]
+    for node, parent in enumerate(tree.parents):
+        for depth in range(tree.depths[node]):
+            rows[depth][node] = rows[depth][parent]
+        rows[tree.depths[node]][node] = node
+    return rows
 
 
-def _stack(rows: Sequence[object], device: torch.device) -> torch.Tensor:
-    return torch.tensor(rows, device=device)
+def _level_rows(tree: Tree, depth: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    slots = [node for node, at in enumerate(tree.depths) if at == depth]
+    parents = [tree.parents[slot] for slot in slots]
+    expand = list(dict.fromkeys(parents))
+    row_of = {parent: row for row, parent in enumerate(expand)}
+    ranks = [tree.paths[slot][-1] for slot in slots]
+    return slots, expand, [row_of[parent] for parent in parents], ranks
+
+
+def _composed(trees: Sequence[Tree], device: torch.device, min_slots: int) -> TreeBuffers:
+    tables = [_tables(tree, device) for tree in trees]
+    depth = max(tree.depth for tree in trees)
+    num_slots = max(min_slots, *(tree.num_nodes for tree in trees))
+    nodes = torch.zeros(len(trees), 4 + depth, num_slots, dtype=torch.long, device=device)
+    for row, one in zip(nodes, tables, strict=True):
+        row[: one.nodes.shape[0], : one.nodes.shape[1]] = one.nodes
+    ancestors = nodes[:, 3:].mT
+    mask = torch.eye(num_slots, dtype=torch.bool, device=device).repeat(len(trees), 1, 1)
+    return TreeBuffers(
+        depth=depth,
+        num_slots=num_slots,
+        parents=nodes[:, 0],
+        depths=nodes[:, 1],
+        valid=nodes[:, 2].bool(),
+        mask=mask.scatter_(2, ancestors, True),
+        ancestors=ancestors,
+        levels=_levels(tables, depth, num_slots, device),
+    )
+
+
+def _levels(
+    tables: Sequence[_Tables], depth: int, num_slots: int, device: torch.device
+) -> tuple[Level, ...]:
+    widest = max(one.levels.shape[-1] for one in tables)
+    plan = torch.zeros(len(tables), depth, 4, widest, dtype=torch.long, device=device)
+    plan[:, :, 0] = _BEHIND
+    for row, one in zip(plan, tables, strict=True):
+        row[: one.levels.shape[0], :, : one.levels.shape[2]] = one.levels
+    plan[:, :, 0].clamp_(max=num_slots)
+    levels = []
+    for at, counts in enumerate(zip_longest(*(one.num_slots for one in tables), fillvalue=0)):
+        slots, expand, parent_row, ranks = plan[:, at, :, : max(counts)].unbind(1)
+        reaching = [one for one in tables if len(one.num_slots) > at]
+        num_parents = max(one.num_parents[at] for one in reaching)
+        num_ranks = max(one.num_ranks[at] for one in reaching)
+        levels.append(Level(slots, expand[:, :num_parents], parent_row, ranks, num_ranks))
+    return tuple(levels)

@@ -1,16 +1,16 @@
-"""Trees by name, by rule, or from a file in Medusa's list form.
+"""Trees by name, by rule, or from a file.
 
-Knows: names and files. Does not know: which tree is good for what.
+Knows: names. Does not know: what files look like (`forms.py`), which tree is good for what.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import product
 from pathlib import Path as FilePath
 
 from entmtp.errors import TreeError
+from entmtp.trees.forms import eagle_tree, read_tree
 from entmtp.trees.tree import ROOT, Path, Tree
 
 MAX_NODES = 1024
@@ -53,35 +53,13 @@ def full(width: int, depth: int) -> Tree:
     )
 
 
-def read_tree(file: FilePath) -> Tree:
-    """A tree from a JSON list of rank paths, Medusa's form: `[[0], [0, 0], [1]]`.
-
-    Raises:
-        TreeError: the file cannot be read, is not such a list, or its paths are no tree.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TreeError(f"cannot read tree file {file}: {error}") from error
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TreeError(
-            f"{file} is not JSON ({error}); expected a list such as [[0], [0, 0], [1]]"
-        ) from error
-    if not isinstance(content, list):
-        raise TreeError(
-            f"{file} holds a {type(content).__name__}; expected a list such as [[0], [0, 0]]"
-        )
-    try:
-        return Tree.from_paths(content)
-    except TreeError as error:
-        raise TreeError(f"{file}: {error}") from error
-
-
 def tree_by_name(spec: str) -> Tree:
     """The tree that a name or a file stands for.
 
     Args:
-        spec: `root`, `medusa-63`, `chain-K`, `full-WxD`, or the path of a JSON list of paths.
+        spec: `root`, `medusa-63`, `chain-K`, `full-WxD`, `eagle-KxSxN` (topk, steps and nodes with
+            the root), or a file in one of the forms of `forms.py`; `FILE:NAME` picks one of several
+            trees in a Python file.
 
     Raises:
         TreeError: no such name and no such file.
@@ -100,10 +78,22 @@ def tree_by_name(spec: str) -> Tree:
         if width < 1 or sum(width**d for d in range(1, depth + 1)) > MAX_NODES:
             raise TreeError(f"{spec} has no nodes or more than {MAX_NODES}; give a smaller tree")
         return full(width, depth)
-    file = FilePath(spec)
-    if file.is_file():
-        return read_tree(file)
+    if match := re.fullmatch(r"eagle-(\d{1,4})x(\d{1,4})x(\d{1,4})", spec):
+        return eagle_tree(*(int(number) for number in match.groups()))
+    path, _, name = spec.rpartition(":")
+    if _is_file(spec):
+        return read_tree(FilePath(spec))
+    if path and _is_file(path):
+        return read_tree(FilePath(path), name)
     raise TreeError(
-        f"no tree named {spec!r} and no such file; give medusa-63, chain-K, full-WxD, root or a"
-        " JSON file of rank paths"
+        f"no tree named {spec!r} and no such file; give medusa-63, chain-K, full-WxD, eagle-KxSxN,"
+        " root or a file of rank paths"
     )
+
+
+def _is_file(spec: str) -> bool:
+    """Not an error for what cannot be a path, such as a name that is too long."""
+    try:
+        return FilePath(spec).is_file()
+    except (OSError, ValueError):
+        return False

@@ -52,6 +52,14 @@ class Tree:
                 )
         return cls(((), *sorted(nodes, key=_breadth_first)))
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: a step looks a tree up several times."""
+        return hash(self.paths)
+
     @property
     def num_nodes(self) -> int:
         """Nodes with the root: the rows of one verification."""
@@ -75,6 +83,12 @@ class Tree:
         """Each node's parent; the root is its own."""
         index = {path: node for node, path in enumerate(self.paths)}
         return tuple(index[path[:-1]] for path in self.paths)
+
+    @cached_property
+    def num_best(self) -> int:
+        """How deep the best children of best children reach: the paths (0,), (0, 0) and so on."""
+        best = {path for path in self.paths if not any(path)}
+        return len(best) - 1
 
     @cached_property
     def max_rank(self) -> int:

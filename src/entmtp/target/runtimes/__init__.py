@@ -20,13 +20,17 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from entmtp.data.cache import Progress
-from entmtp.errors import BadInput, EntmtpError
-from entmtp.target.model import TargetModel, refusing_misfits
+from entmtp.errors import BadInput, EntmtpError, ModelRefused
+from entmtp.target.architecture import FULL
+from entmtp.target.model import TargetModel
+from entmtp.target.output import is_plain
 from entmtp.target.runtimes.openvino import FORMATS, OpenVinoTarget
 
 RUNTIMES = ("auto", "eager", "openvino")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +40,18 @@ def parse_runtime(name: str, number_format: str) -> str:
     if name not in RUNTIMES:
         raise BadInput(f"unknown runtime {name!r}; expected one of {', '.join(RUNTIMES)}")
     if name == "eager" and number_format == INT8:
-        raise BadInput("int8 needs --runtime openvino; or choose another --dtype")
+        raise BadInput(
+            "int8 needs --runtime openvino, where a command has it; else choose another --dtype"
+        )
     missing = _missing(number_format)
-    if missing and (name == "openvino" or number_format == INT8):
+    if missing and must_be_openvino(name, number_format):
         raise BadInput(f"the openvino runtime cannot be used: {missing}")
     return name
+
+
+def must_be_openvino(runtime: str, number_format: str) -> bool:
+    """Whether nothing else will do."""
+    return runtime == "openvino" or number_format == INT8
 
 
 def on_runtime(
@@ -58,9 +69,9 @@ def on_runtime(
     """
     parse_runtime(runtime, number_format)
     reason = _missing(number_format) or _misfit(target)
-    must_be_openvino = runtime == "openvino" or number_format == INT8
-    if reason and must_be_openvino:
-        raise BadInput(f"the openvino runtime cannot be used: {reason}")
+    is_demanded = must_be_openvino(runtime, number_format)
+    if reason and is_demanded:
+        raise BadInput(f"the openvino runtime cannot be used: {reason}; use --runtime eager")
     if runtime == "eager" or reason:
         if runtime == "auto":
             progress(f"runtime eager: {reason}")
@@ -69,16 +80,26 @@ def on_runtime(
     if runtime == "auto":
         progress("runtime openvino: it is installed and has the model's layers and format")
     try:
-        with refusing_misfits(target.transformers_model):
-            fast = OpenVinoTarget(target, number_format, progress)
+        fast = _on_openvino(target, number_format, progress)
         check(fast)
     except EntmtpError as error:
-        if must_be_openvino:
+        if is_demanded:
             raise
         check(target)
         _log.warning("falling back to runtime eager, which is slower: %s", error)
         return target
     return fast
+
+
+def _on_openvino(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
+    """Raises ModelRefused: OpenVINO cannot make a graph of it, or not compile that."""
+    try:
+        return OpenVinoTarget(target, number_format, progress)
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelRefused(
+            f"the openvino runtime cannot compute {target.config.model_type} in {number_format}"
+            f" ({type(error).__name__}: {' '.join(str(error).split())}); use --runtime eager"
+        ) from error
 
 
 def _missing(number_format: str) -> str | None:
@@ -94,10 +115,23 @@ def _misfit(target: TargetModel) -> str | None:
     """Why openvino cannot be used for this target."""
     if target.device.type != "cpu":
         return f"it is for CPUs, and the model is on {target.device}"
-    kinds = set(getattr(target.config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
+    if kinds := target.architecture.kinds - {FULL}:
         return f"it has no masks for layers of kind {', '.join(sorted(kinds))}"
+    if target.shipped_attention is None:
+        return (
+            f"{target.config.model_type} keeps attention of its own, and a row of that may differ"
+        )
+    if not all(is_plain(weight) for weight in target.transformers_model.parameters()):
+        return "the model's weights are packed by a quantisation package"
+    if experts := _experts(target):
+        return f"the model chooses experts ({experts}), and a graph has no choices"
     return None
 
 
-__all__ = ["RUNTIMES", "OpenVinoTarget", "on_runtime", "parse_runtime"]
+def _experts(target: TargetModel) -> str | None:
+    """The setting that says that rows go different ways, which a traced graph cannot hold."""
+    settings = target.config.to_dict()
+    return next((name for name in _EXPERTS if (settings.get(name) or 0) > 1), None)
+
+
+__all__ = ["RUNTIMES", "OpenVinoTarget", "must_be_openvino", "on_runtime", "parse_runtime"]

@@ -71,5 +71,5 @@ def _hash_of_weights(target: TargetModel) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(target.transformers_model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -30,6 +30,8 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
+from entmtp.errors import ModelRefused
+from entmtp.target.attention import unknown_options
 from entmtp.target.cache import LayerShape
 
 EXPORT_ATTENTION = "entmtp-export"
@@ -78,9 +80,18 @@ def chain_attention(
     value: torch.Tensor,  # [B, N/G, S, D]
     attention_mask: torch.Tensor,  # [B, 1, T, S] additive
     scaling: float | None = None,
-    **_: object,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention whose sums over keys run in the keys' order; see the head of this file."""
+    """Attention whose sums over keys run in the keys' order; see the head of this file.
+
+    Raises:
+        ModelRefused: the model passes an option that this function would have to drop.
+    """
+    if unknown := unknown_options(options):
+        raise ModelRefused(
+            f"the openvino runtime does not compute attention with {', '.join(unknown)}; use"
+            " --runtime eager"
+        )
     num_heads, num_kv_heads = int(query.shape[1]), int(key.shape[1])
     groups = num_heads // num_kv_heads
     scale = int(query.shape[3]) ** -0.5 if scaling is None else scaling
@@ -153,7 +164,9 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     values = [torch.zeros(batch, s.num_kv_heads, past, s.value_dim) for s in layout]
     mask = torch.zeros(batch, 1, rows, past + rows)
     step = _Step(twin.base_model, shape_groups(layout))
-    graph = _trace(step, (ids, ids + torch.arange(rows), mask, *keys, *values))
+    example = (ids, ids + torch.arange(rows), mask, *keys, *values)
+    step(*example)  # a refusal would come out of the tracer as something else
+    graph = _trace(step, example)
     free = [ov.PartialShape([-1, -1])] * 2 + [ov.PartialShape([-1, 1, -1, -1])]
     free += [ov.PartialShape([-1, t.shape[1], -1, t.shape[3]]) for t in (*keys, *values)]
     for node, shape in zip(graph.inputs, free, strict=True):

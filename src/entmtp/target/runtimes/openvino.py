@@ -19,12 +19,15 @@ import torch
 from entmtp.data.cache import Progress
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import additive, causal_among
-from entmtp.target.model import TargetModel
+from entmtp.target.model import PREFILL_CHUNK, TargetModel
+from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.artefact import Graphs, stored_graphs
 from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.lanes import Lanes
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 
+_EXACT_KEYS = 1024
+"""Up to so many, new ones and unused memory included, a row does not depend on its company."""
 _MIN_ROWS = 2
 """One row alone goes through other kernels than two."""
 _FIRST_PAST = 3
@@ -52,6 +55,7 @@ class OpenVinoTarget(TargetModel):
     """A `TargetModel` whose forward is a compiled graph."""
 
     runtime = "openvino"
+    exact_length = _EXACT_KEYS - PREFILL_CHUNK
 
     def __init__(self, target: TargetModel, number_format: str, progress: Progress) -> None:
         """Export (once) and compile `target`.
@@ -59,9 +63,17 @@ class OpenVinoTarget(TargetModel):
         Raises:
             FetchError: the graph cannot be put into the cache.
         """
-        super().__init__(target.transformers_model, target.tokenizer, target.name, target.layout)
+        super().__init__(
+            target.transformers_model,
+            target.tokenizer,
+            target.name,
+            target.layout,
+            target.architecture,
+            target.shipped_attention,
+        )
         self._number_format = number_format
         self._format = FORMATS[number_format]
+        self.has_float32_twin = not self._format.is_int8
         self._warm: set[int] = set()
         graphs = stored_graphs(target, number_format, progress)
         progress(f"compiling {target.name} for {number_format}")
@@ -86,7 +98,7 @@ class OpenVinoTarget(TargetModel):
         ids: torch.Tensor,  # [B, T]
         positions: torch.Tensor,  # [B, T]
         among: torch.Tensor,  # [B, T, T] bool
-        cache: KVCache,
+        cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, LateCache), "a cache of new_cache"
         rows = ids.shape[1]
@@ -106,7 +118,7 @@ class OpenVinoTarget(TargetModel):
         rows = flat.expand(_MIN_ROWS, -1) if len(flat) == 1 else flat
         logits = torch.empty(len(rows), self.vocab_size)
         self._output.lane(*rows.shape).run((rows.contiguous(),), (logits,))
-        return logits[: len(flat)].reshape(*hidden.shape[:-1], -1)
+        return self._output_layer.finish(logits[: len(flat)].reshape(*hidden.shape[:-1], -1))
 
     def warm_up(self, num_rows: Collection[int]) -> None:
         cache = self.new_cache(1, BLOCK)

@@ -1,0 +1,67 @@
+"""From logits to the target's own token: processors, filters, and a keyed draw.
+
+Knows: logits, what stands before them, and how each row wants its token chosen. Does not know:
+trees or drafts: plain and speculative decoding call the same sampler (DESIGN D3).
+
+Dimension key: B sequences · N nodes of each · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from entmtp.decode.filters import make_warper
+from entmtp.decode.history import NOTHING_BEFORE, Nodes, Past
+from entmtp.decode.noise import gumbel_noise
+from entmtp.decode.processors import make_processor
+from entmtp.decode.sampling import Sampling
+
+
+class Sampler:
+    """Chooses a token for each row of a batch, row b as `rows[b]` says.
+
+    A batch of greedy rows without processors pays for an argmax and nothing else.
+    """
+
+    def __init__(self, rows: Sequence[Sampling], device: torch.device) -> None:
+        is_drawn = [not row.is_greedy for row in rows]
+        assert all(row.seed is not None for row in rows if not row.is_greedy), "seeds come first"
+        self._process = make_processor(rows, device)
+        self._warp = make_warper(rows, device) if any(is_drawn) else None
+        self._seeds = torch.tensor([row.seed or 0 for row in rows], device=device)
+        self._are_all_drawn = all(is_drawn)
+        self.is_greedy = torch.tensor([row.is_greedy for row in rows], device=device)
+        """`[B]`"""
+
+    @property
+    def looks_back(self) -> bool:
+        """A token depends on more than the logits in front of it: the past must be given."""
+        return self._process is not None
+
+    def __call__(
+        self,
+        logits: torch.Tensor,  # [B, V] float32
+        positions: torch.Tensor,  # [B] absolute positions of the tokens to be drawn
+        past: Past = NOTHING_BEFORE,
+    ) -> torch.Tensor:
+        """Ids `[B]`: one token of each row's own distribution."""
+        nodes = past.nodes(positions) if self.looks_back else None
+        return self.draw(self.scores(logits[:, None], nodes)[:, 0], positions)
+
+    def scores(self, logits: torch.Tensor, nodes: Nodes | None) -> torch.Tensor:
+        """What tokens are drawn from, `[B, N, V]`; greedy ones are the largest of it."""
+        if self._process is not None:
+            assert nodes is not None, "these processors look back"
+            logits = self._process(logits, nodes)
+        return logits if self._warp is None else self._warp(logits)
+
+    def draw(self, scores: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Ids `[B]` of the largest scores `[B, V]`, with each drawn row's noise; ties low."""
+        if self._warp is None:
+            return scores.argmax(-1)
+        noise = gumbel_noise(self._seeds, positions, scores.shape[-1])
+        if not self._are_all_drawn:
+            noise = noise.masked_fill(self.is_greedy[:, None], 0.0)
+        return (scores + noise).argmax(-1)

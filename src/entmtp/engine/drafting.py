@@ -1,0 +1,100 @@
+"""From each sequence's choice to a drafted batch of trees that is ready to be verified.
+
+Knows: heads, trees, and when to ask a choice. Does not know: the target, caches, acceptance.
+
+Dimension key: B batch · T tree slots · H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from entmtp.heads import Draft, DraftHeads
+from entmtp.scheduler import StepChoice, places_in
+from entmtp.trees import Tree, TreeBuffers, tree_buffers
+
+
+class DraftedTrees(NamedTuple):
+    """What the target is to verify."""
+
+    ids: torch.Tensor  # [B, T], the root at slot 0; padding slots carry the root's id
+    buffers: TreeBuffers
+    trees: list[Tree]
+    heads_seconds: float
+    """The heads' share of the time, questions between levels included"""
+
+
+class Drafter:
+    """Drafts level by level as long as a sequence wants more, then cuts to what each chose."""
+
+    def __init__(self, heads: DraftHeads | None, min_rows: int) -> None:
+        self._heads = heads
+        self._min_rows = min_rows
+
+    def __call__(
+        self,
+        contexts: Sequence[torch.Tensor],  # [H] of each sequence; none without heads
+        root_ids: torch.Tensor,  # [B]
+        choices: Sequence[StepChoice],
+    ) -> DraftedTrees:
+        trees = [choice.widest for choice in choices]
+        buffers = tree_buffers(trees, root_ids.device, self._min_rows)
+        if self._heads is None or buffers.depth == 0:
+            ids = root_ids[:, None].expand(-1, buffers.num_slots)
+            return DraftedTrees(ids, buffers, trees, 0.0)
+        started = perf_counter()
+        draft = Draft.empty(root_ids, buffers)
+        log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
+        seconds = perf_counter() - started
+        cut = self._cut(draft, buffers, choices, log_probs)
+        return cut._replace(heads_seconds=seconds)
+
+    def _fill(
+        self,
+        draft: Draft,
+        context: torch.Tensor,  # [B, H]
+        buffers: TreeBuffers,
+        choices: Sequence[StepChoice],
+    ) -> list[list[float]]:
+        """Draft as many levels as somebody wants; each sequence's log-probabilities."""
+        assert self._heads is not None
+        is_asked = any(choice.stops_draft for choice in choices)
+        for depth in self._heads.fill(draft, context, buffers):
+            if is_asked and depth < buffers.depth:
+                log_probs = _read(draft, choices)
+                # Everyone is asked, though one that wants more is enough.
+                wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
+                if not any(wishes):
+                    return log_probs
+        return _read(draft, choices)
+
+    def _cut(
+        self,
+        draft: Draft,
+        buffers: TreeBuffers,
+        choices: Sequence[StepChoice],
+        log_probs: Sequence[Sequence[float]],
+    ) -> DraftedTrees:
+        """Of what was drafted, each sequence's own part."""
+        trees = [c.choose(row) for c, row in zip(choices, log_probs, strict=True)]
+        if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
+            return DraftedTrees(draft.ids, buffers, trees, 0.0)
+        cut = tree_buffers(trees, draft.ids.device, self._min_rows)
+        # Slots are node ids; the root's stands in for padding.
+        places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
+        for row, tree, choice in zip(places, trees, choices, strict=True):
+            row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
+        ids = draft.ids.gather(1, places.to(draft.ids.device))
+        return DraftedTrees(ids, cut, trees, 0.0)
+
+
+def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:
+    """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
+    if not any(choice.reads_draft for choice in choices):
+        return [[]] * len(choices)
+    rows: list[list[float]] = draft.log_probs.tolist()
+    return rows

@@ -1,0 +1,77 @@
+"""One sequence's choice in one step: what a selection says, kept within what may be drafted.
+
+Knows: a selection, its signals, and how deep a draft may be. Does not know: other sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from entmtp.errors import TreeError
+from entmtp.scheduler.base import DraftSignals, Selection, Signals
+from entmtp.trees import Tree
+
+
+class StepChoice:
+    """Asks a selection in the order of a step: `widest`, then `goes_on` by level, then `choose`."""
+
+    def __init__(self, selection: Selection, signals: Signals, max_depth: int) -> None:
+        """`max_depth`: how many drafts a step may still accept; deeper nodes are cut."""
+        self._selection = selection
+        self._signals = signals
+        self.widest = selection.widest(signals).truncate(max_depth)
+        """All that may be drafted"""
+        self.reads_root = selection.reads_root
+        self.reads_draft = selection.reads_draft
+        self.stops_draft = selection.stops_draft
+        self._depth = self.widest.depth
+
+    def goes_on(self, depth: int, log_probs: Sequence[float]) -> bool:
+        """Whether this sequence wants the level behind `depth`; after a no, none.
+
+        Args:
+            log_probs: of the nodes of `widest`, if it `reads_draft`; those of undrafted levels
+                mean nothing.
+        """
+        if self._depth <= depth or not self.stops_draft:
+            return self._depth > depth
+        if not self._selection.goes_on(self._signals, self._draft(depth, log_probs)):
+            self._depth = depth
+        return self._depth > depth
+
+    def choose(self, log_probs: Sequence[float]) -> Tree:
+        """The part of the draft to verify.
+
+        Raises:
+            TreeError: the selection wants what was not drafted.
+        """
+        if self.widest.depth == 0:  # whether or not others in the batch have a draft
+            return self.widest
+        draft = self._draft(self._depth, log_probs)
+        tree = self._selection.choose(self._signals, draft)
+        if tree != draft.tree:
+            places_in(draft.tree, tree)
+        return tree
+
+    def _draft(self, depth: int, log_probs: Sequence[float]) -> DraftSignals:
+        # Breadth-first ids: a tree cut to a depth is the front of the whole one.
+        tree = self.widest.truncate(depth)
+        return DraftSignals(tree, tuple(log_probs[: tree.num_nodes]) if self.reads_draft else ())
+
+
+@lru_cache(maxsize=1024)
+def places_in(whole: Tree, part: Tree) -> tuple[int, ...]:
+    """Where each node of a part is in the whole.
+
+    Raises:
+        TreeError: it is not a part.
+    """
+    nodes = {path: node for node, path in enumerate(whole.paths)}
+    for path in part.paths:
+        if path not in nodes:
+            raise TreeError(
+                f"a policy chose the path {list(path)}, which was not drafted; choose a part of"
+                " the draft"
+            )
+    return tuple(nodes[path] for path in part.paths)

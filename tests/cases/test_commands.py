@@ -1,0 +1,136 @@
+"""Cases B08, B10, B12, B19 and L13 of known faults, as a user meets them: by the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entmtp.cli.app import run_command
+from saved import CHAT_TEMPLATE, save_model, save_random_heads
+
+Capture = pytest.CaptureFixture[str]
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short context, a chat template, and no end of sequence in any of its files."""
+    folder = save_model(
+        tmp_path_factory.mktemp("model"), chat_template=CHAT_TEMPLATE, max_length=CONTEXT
+    )
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    config.pop("eos_token", None)
+    config.pop("bos_token", None)
+    file.write_text(json.dumps(config))
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_text()).get("eos_token_id") is None
+    return folder
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_heads(tmp_path_factory.mktemp("heads") / "medusa", "medusa")
+
+
+def command(verb: str, model: Path, *flags: str) -> int:
+    return run_command([verb, "--model", str(model), "--dtype", "float32", *flags])
+
+
+def answer(capsys: Capture, model: Path, *flags: str) -> dict[str, Any]:
+    assert command("generate", model, "--raw", "--json", *flags) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
+
+
+def refusal(capsys: Capture, model: Path, *flags: str) -> str:
+    assert command("generate", model, "--raw", *flags) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("length", [64, 65, 500])
+@pytest.mark.parametrize("limit", [[], ["--max-tokens", "5"]])
+def test_B08_a_prompt_that_fills_the_context(
+    length: int, limit: list[str], capsys: Capture, model: Path
+) -> None:
+    said = refusal(capsys, model, "x" * length, *limit)
+    assert f"{length} tokens" in said
+    assert f"context {CONTEXT}" in said
+
+
+def test_B08_one_token_fits(capsys: Capture, model: Path) -> None:
+    report = answer(capsys, model, "x" * 63)
+    assert (report["num_tokens"], report["finish_reason"]) == (1, "length")
+
+
+@pytest.mark.parametrize("length", [63, 62, 54])
+def test_B09_speculation_does_not_change_the_default_limit(
+    length: int, capsys: Capture, model: Path, heads: Path
+) -> None:
+    plain = answer(capsys, model, "x" * length)
+    drafted = answer(capsys, model, "x" * length, "--heads", str(heads), "--tree", "full-8x2")
+    assert plain["num_tokens"] == drafted["num_tokens"] == CONTEXT - length
+    assert plain["token_ids"] == drafted["token_ids"]
+
+
+def test_B10_an_empty_prompt(capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for prompt in ("", "   ", "\n"):
+        assert "the prompt is empty" in refusal(capsys, model, prompt)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert "the prompt is empty" in refusal(capsys, model, "-")
+    # An empty turn is skipped, and the next one is answered.
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n\nhi\n"))
+    assert command("chat", model, "--max-tokens", "3") == 0
+    assert "3 tokens" in capsys.readouterr().err
+
+
+def test_B12_no_end_of_sequence_anywhere(
+    capsys: Capture, model: Path, heads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for flags in ([], ["--ignore-eos"], ["--min-tokens", "9"], ["--heads", str(heads)]):
+        report = answer(capsys, model, "hello", "--max-tokens", "12", *flags)
+        assert (report["num_tokens"], report["finish_reason"]) == (12, "length")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    assert command("chat", model, "--max-tokens", "12") == 0
+    assert "cut at --max-tokens 12" in capsys.readouterr().err
+
+
+def test_B19_chat_at_the_limit_of_the_context(
+    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [*["ten tokens"] * 6, "/new", "again", "/quit", "never said"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    assert command("chat", model, "--max-tokens", "6") == 0
+    err = capsys.readouterr().err
+    assert "context full: with this message the conversation has" in err
+    assert f"context {CONTEXT}" in err
+    assert err.rindex("tokens/s") > err.rindex("a new conversation")
+
+
+def test_L13_the_command_says_what_is_not_lossless(
+    capsys: Capture, model: Path, heads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["hello", "--heads", str(heads), "--max-tokens", "8"]
+    typical = ["--acceptance", "typical", "--temperature", "1", "--seed", "2"]
+    assert answer(capsys, model, *asked)["lossless"] is True
+    report = answer(capsys, model, *asked, *typical)
+    assert report["lossless"] is False
+    assert report["acceptance"] == "typical (not lossless)"
+    for verb, flags in (("generate", asked), ("chat", asked[1:])):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+        assert command(verb, model, *flags, *typical) == 0
+        assert "NOT lossless" in capsys.readouterr().err
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+        assert command(verb, model, *flags) == 0
+        assert "lossless" not in capsys.readouterr().err
+    # Greedy texts are the model's own even so.
+    plain = answer(capsys, model, "hello", "--max-tokens", "8")["token_ids"]
+    assert answer(capsys, model, *asked, "--acceptance", "typical")["token_ids"] == plain
