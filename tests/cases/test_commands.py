@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from entmtp.cli.app import run_command
+from refusals import one_line
 from saved import CHAT_TEMPLATE, save_model, save_random_heads
+from training_commands import command as training_command
+from training_commands import write
 
 Capture = pytest.CaptureFixture[str]
 CONTEXT = 64
@@ -38,8 +41,12 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_heads(tmp_path_factory.mktemp("heads") / "medusa", "medusa")
 
 
+def arguments(verb: str, model: Path, *flags: str) -> list[str]:
+    return [verb, "--model", str(model), "--dtype", "float32", *flags]
+
+
 def command(verb: str, model: Path, *flags: str) -> int:
-    return run_command([verb, "--model", str(model), "--dtype", "float32", *flags])
+    return run_command(arguments(verb, model, *flags))
 
 
 def answer(capsys: Capture, model: Path, *flags: str) -> dict[str, Any]:
@@ -49,11 +56,7 @@ def answer(capsys: Capture, model: Path, *flags: str) -> dict[str, Any]:
 
 
 def refusal(capsys: Capture, model: Path, *flags: str) -> str:
-    assert command("generate", model, "--raw", *flags) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
+    return one_line(arguments("generate", model, "--raw", *flags), capsys)
 
 
 @pytest.mark.parametrize("length", [64, 65, 500])
@@ -103,6 +106,23 @@ def test_B12_no_end_of_sequence_anywhere(
     assert "cut at --max-tokens 12" in capsys.readouterr().err
 
 
+def test_B12_no_end_of_sequence_for_the_other_commands(
+    capsys: Capture, model: Path, heads: Path, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "prompts.jsonl", [{"prompt": f"ask {i}"} for i in range(4)])
+    prompts = ("--prompts", str(file), "--max-tokens", "9")
+    demo = ("--methods", "medusa-default", "--medusa", str(heads), "--json")
+    assert command("demo", model, *prompts, *demo) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {run["finish_reason"] for run in report["runs"]} == {"length"}
+    assert report["settings"]["eos_ids"] == []
+    assert command("verify", model, *prompts, "--heads", str(heads), "--tree", "full-2x2") == 0
+    training = training_command(model, tmp_path, *prompts, "--num-tokens", "30", "--epochs", "1")
+    assert run_command(training) == 0
+    rows = (tmp_path / "work/answers.jsonl").read_text().splitlines()
+    assert {len(json.loads(row)["answer_ids"]) for row in rows} == {9}
+
+
 def test_B19_chat_at_the_limit_of_the_context(
     capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +136,7 @@ def test_B19_chat_at_the_limit_of_the_context(
 
 
 def test_L13_the_command_says_what_is_not_lossless(
-    capsys: Capture, model: Path, heads: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, model: Path, heads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["hello", "--heads", str(heads), "--max-tokens", "8"]
     typical = ["--acceptance", "typical", "--temperature", "1", "--seed", "2"]
@@ -131,6 +151,12 @@ def test_L13_the_command_says_what_is_not_lossless(
         monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
         assert command(verb, model, *flags) == 0
         assert "lossless" not in capsys.readouterr().err
+    file = write(tmp_path / "prompts.jsonl", [{"prompt": "hello"}])
+    verify = ("--prompts", str(file), "--heads", str(heads), "--json", *typical)
+    command("verify", model, *verify)
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["settings"]["lossless"] is False
+    assert "typical acceptance is NOT lossless" in err
     # Greedy texts are the model's own even so.
     plain = answer(capsys, model, "hello", "--max-tokens", "8")["token_ids"]
     assert answer(capsys, model, *asked, "--acceptance", "typical")["token_ids"] == plain
