@@ -51,9 +51,9 @@ def test_L01_greedy_is_plain_greedy(
     assert {result.finish_reason for result in drafted} == {"length"}
 
 
-def bf16_ratios(num_prompts: int) -> list[float]:
-    """The rounding ratio at every first difference of tree and plain, in bf16."""
-    target = tiny(dtype=torch.bfloat16)
+def ratios_of(dtype: torch.dtype, num_prompts: int) -> list[float]:
+    """The rounding ratio at every first difference of tree and plain."""
+    target = tiny(dtype=dtype)
     prompts = random_prompts(num_prompts, 8, longest=30, seed=2)
     requests = [(prompt, GenerationParams(24)) for prompt in prompts]
     plain = ids_of(run(Engine(target, max_batch_size=1), requests))
@@ -69,8 +69,9 @@ def bf16_ratios(num_prompts: int) -> list[float]:
     return ratios
 
 
-def test_L02_differences_in_16_bits_are_rounding() -> None:
-    ratios = bf16_ratios(40)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_L02_differences_in_16_bits_are_rounding(dtype: torch.dtype) -> None:
+    ratios = ratios_of(dtype, 40)
     assert all(ratio <= MAX_RATIO for ratio in ratios), ratios
 
 
@@ -80,7 +81,7 @@ def test_L02_a_wrong_mask_is_not_rounding(monkeypatch: pytest.MonkeyPatch) -> No
         return step_mask(lengths, among if is_prompt else torch.ones_like(among))
 
     monkeypatch.setattr("entmtp.target.model.step_mask", sees_its_siblings)
-    ratios = bf16_ratios(10)
+    ratios = ratios_of(torch.bfloat16, 10)
     assert sum(ratio > MAX_RATIO for ratio in ratios) >= 8, ratios
 
 
