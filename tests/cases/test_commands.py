@@ -1,9 +1,10 @@
-"""Cases B08, B10, B12, B19 and L13 of known faults, as a user meets them: by the command."""
+"""Cases B08, B10, B12, B19, L13 and M10 of known faults, as a user meets them: by the command."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,37 @@ def test_L13_the_command_says_what_is_not_lossless(
     # Greedy texts are the model's own even so.
     plain = answer(capsys, model, "hello", "--max-tokens", "8")["token_ids"]
     assert answer(capsys, model, *asked, "--acceptance", "typical")["token_ids"] == plain
+
+
+def test_M10_models_and_heads_in_the_place_of_one_another(
+    capsys: Capture, model: Path, heads: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("neither")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    bare = tmp_path / "bare"
+    shutil.copytree(model, bare)
+    (bare / "config.json").unlink()
+    for place, heads_place, words in (
+        (heads, model, "holds a model, not draft heads; pass it as --model"),
+        (heads, None, "holds draft heads, not a model"),
+        (model, model, "holds a model, not draft heads; pass it as --model"),
+        (model, tmp_path / "typo", "no draft heads at"),
+        (model, file, "neither heads nor weights"),
+        (model, empty, "neither heads nor weights"),
+        (bare, heads, "has no config.json"),
+        (empty, None, "has no config.json"),
+        (file, heads, "is a file, but no .gguf file"),
+        (tmp_path / "typo", heads, "no such file or folder"),
+    ):
+        flags = [] if heads_place is None else ["--heads", str(heads_place)]
+        for verb in ("generate", "chat", "verify"):
+            prompt = ["hello"] if verb == "generate" else []
+            if verb == "verify" and not flags:
+                continue
+            said = one_line(arguments(verb, place, *prompt, *flags), capsys)
+            assert words in said, (verb, place.name, said)
+    # Heads alone are missing where drafts are asked for.
+    said = one_line(arguments("generate", model, "hello", "--tree", "chain-2"), capsys)
+    assert "needs draft heads; pass --heads" in said
