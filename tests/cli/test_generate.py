@@ -12,7 +12,7 @@ import pytest
 
 from entmtp.cli import generate
 from entmtp.cli.app import run_command
-from entmtp.engine import Engine
+from entmtp.engine.batch import Batch
 from refusals import one_line
 
 Capture = pytest.CaptureFixture[str]
@@ -155,7 +155,8 @@ def test_B02_no_tokens_no_step(
     capsys: Capture, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
-    monkeypatch.setattr(Engine, "_decode_step", lambda self: steps.append(1))
+    for work in ("join", "step"):  # prefill, and a step
+        monkeypatch.setattr(Batch, work, lambda self, *_: steps.append(1))
     report = answer(capsys, model_folder, "--max-tokens", "0")
     assert steps == []
     assert report["token_ids"] == []
