@@ -17,6 +17,7 @@ import typer
 from entmtp.cli import app, fetch
 from entmtp.cli.app import VERBS, run_command
 from entmtp.errors import BadInput
+from refusals import one_line
 
 Capture = pytest.CaptureFixture[str]
 
@@ -69,12 +70,7 @@ def test_help_does_not_wait_for_torch() -> None:
     ],
 )
 def test_wrong_use_is_one_line_and_2(arguments: list[str], said: str, capsys: Capture) -> None:
-    assert run_command(arguments) == 2
-    out, err = capsys.readouterr()
-    assert said in err
-    assert err.startswith("entmtp: ")
-    assert err.count("\n") == 1
-    assert out == ""
+    assert said in one_line(arguments, capsys)
 
 
 def test_bad_input_is_one_line_and_2(verb: SimpleNamespace, capsys: Capture) -> None:

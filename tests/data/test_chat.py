@@ -30,7 +30,7 @@ def test_chat_ids_end_where_the_answer_begins(tokenizer: PreTrainedTokenizerFast
     assert ids == [2, 3, 1, 3, 3, 4]
 
 
-def test_s19_no_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_S19_no_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(BadInput, match="no chat template; give the prompt as plain text"):
         chat_ids(tokenizer, [Message("user", "hi")])
     assert plain_ids(tokenizer, "hi user") == [3, 1]

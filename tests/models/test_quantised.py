@@ -20,7 +20,7 @@ from model_matrix import demand_exactness
 from model_roster import VOCAB_SIZE
 
 needs_torchao = pytest.mark.skipif(
-    find_spec("torchao") is None, reason="torchao is not installed: pip install entmtp[quantized]"
+    find_spec("torchao") is None, reason="torchao is not installed: pip install torchao"
 )
 
 

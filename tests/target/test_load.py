@@ -94,7 +94,7 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path, files: dict[str, str], s
         {"config.json": '{"hydra_num_heads": 4}'},
     ],
 )
-def test_m10_heads_given_as_the_model(tmp_path: Path, files: dict[str, str]) -> None:
+def test_M10_heads_given_as_the_model(tmp_path: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert "holds draft heads, not a model" in refusal(tmp_path)

@@ -59,6 +59,11 @@ def run(
     params = GenerationParams(workload.max_tokens, sampling.sampling())
     drafted = open_engine(target, drafts)
     assert drafted.heads is not None, "a policy that drafts has heads"
+    if not drafted.is_lossless:
+        note(
+            f"note: {drafted.acceptance} acceptance is NOT lossless: above temperature 0 its"
+            " answers differ from the model's own on purpose"
+        )
     name = method_name(drafted.policy, drafted.heads.kind)
     methods = [Method(BASELINE, Engine(drafted.target)), Method(name, drafted)]
     comparison = _compare(methods, make_tasks(drafted, prompts), params)

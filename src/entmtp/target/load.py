@@ -209,8 +209,8 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
 def _reason(error: BaseException, where: str) -> str:
     """What was wrong, where `transformers` itself only names a module or a key."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = "entmtp[quantized]" if error.name == "torchao" else error.name
-        return f"it needs the package {error.name}, which is not installed (pip install {package})"
+        package = error.name.partition(".")[0]
+        return f"it needs the package {package}, which is not installed (pip install {package})"
     if not isinstance(error, KeyError):
         return first_line(error)
     try:
