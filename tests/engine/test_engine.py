@@ -264,3 +264,11 @@ def test_M12_other_dtypes_run(dtype: torch.dtype) -> None:
         engine = Engine(target, random_heads(target, kind), StaticPolicy(full(3, 2)))
         results = engine.generate_many([[1], [2, 3]], GenerationParams(12))
         assert [len(result.token_ids) for result in results] == [12, 12]
+
+
+@pytest.mark.parametrize("name", ["max_batch_size", "min_rows"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_a_count_that_lets_nothing_run_is_named(name: str, value: float) -> None:
+    """A batch of nobody would wait for ever."""
+    with pytest.raises(BadInput, match=rf"{name} is {value}; give a count from 1 up"):
+        Engine(tiny(), **{name: value})  # type: ignore[arg-type]

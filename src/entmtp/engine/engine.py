@@ -52,9 +52,11 @@ class Engine:
 
         Raises:
             TreeError: the policy has a tree that the heads cannot fill.
-            BadInput: drafts are asked for without heads.
+            BadInput: drafts are asked for without heads; a count is below 1.
             ModelRefused: drafts are asked for, and the target was let in without them.
         """
+        for name, value in (("max_batch_size", max_batch_size), ("min_rows", min_rows)):
+            check_count(name, value, 1, None, "a count from 1 up")
         self.target = target
         self.policy = policy or PlainPolicy()
         check_policy(self.policy, heads, target)
