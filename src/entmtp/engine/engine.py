@@ -116,17 +116,29 @@ class Engine:
         """
         return self._loop.queue(self._prepare(prompt, params, policy=policy))
 
-    def add_samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[int]:
-        """Queue `n` answers to one prompt, one id each.
+    def add_samples(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None,
+        n: int,
+        policy: TreePolicy | None = None,
+    ) -> list[int]:
+        """Queue `n` answers to one prompt, one id each; a `policy` as in `add`.
 
         They share a seed and are drawn by (seed, index): the first is what the seed gives alone.
         """
-        return [self._loop.queue(sequence) for sequence in self._samples(prompt, params, n)]
+        return [self._loop.queue(sequence) for sequence in self._samples(prompt, params, n, policy)]
 
-    def _samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[Sequence]:
+    def _samples(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None,
+        n: int,
+        policy: TreePolicy | None = None,
+    ) -> list[Sequence]:
         check_count("n", n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
         params = (params or GenerationParams()).seeded()
-        return [self._prepare(prompt, params, index) for index in range(n)]
+        return [self._prepare(prompt, params, index, policy) for index in range(n)]
 
     def _prepare(
         self,
