@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from confident import ConfidentPolicy
-from draft_heads import KINDS, overfit_heads
+from draft_heads import KINDS, overfit_heads, random_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams, TokenEvent
 from entmtp.errors import BadInput, TreeError
@@ -112,3 +112,15 @@ def test_a_policy_that_cannot_run_is_refused_at_once() -> None:
     with pytest.raises(BadInput, match="policy static needs draft heads"):
         Engine(tiny()).add([1], policy=StaticPolicy(chain(2)))
     assert engine.num_waiting == 0
+
+
+def test_heads_that_the_engine_left_out_are_not_called_missing() -> None:
+    engine = Engine(tiny(), random_heads(tiny(), "hydra"))
+    assert engine.heads is None
+    with pytest.raises(BadInput, match="whose own policy never drafts leaves its heads out"):
+        engine.add([1], policy=StaticPolicy(chain(2)))
+
+
+def test_a_policy_without_trees_is_named() -> None:
+    with pytest.raises(TreeError, match="policy random has no trees; give at least one"):
+        Engine(tiny(), random_heads(tiny(), "hydra"), RandomPolicy([]))

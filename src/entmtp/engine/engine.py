@@ -63,6 +63,7 @@ class Engine:
         if target.tree_refusal:
             max_batch_size = min_rows = 1
         self.heads = heads if drafts(self.policy) else None
+        self._has_left_out = heads is not self.heads
         self.acceptance = acceptance
         batch = Batch(target, self.heads, _acceptor(acceptance, target), min_rows)
         most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
@@ -148,7 +149,7 @@ class Engine:
         policy: TreePolicy | None = None,
     ) -> Sequence:
         policy = policy or self.policy
-        check_policy(policy, self.heads, self.target)
+        check_policy(policy, self.heads, self.target, are_left_out=self._has_left_out)
         request = resolve(self.target, self.encode(prompt), params or GenerationParams(), index)
         selection = policy.begin(request.sample_seed)
         return Sequence(next(self._request_ids), request, self.target.tokenizer, selection)
