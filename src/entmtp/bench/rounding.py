@@ -18,10 +18,12 @@ import copy
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from entmtp.decode import Sampling
 from entmtp.decode.noise import gumbel_noise
 from entmtp.target import TargetModel
+from entmtp.target.output import is_plain
 
 MAX_RATIO = 2.0
 _SMALLEST_ERROR = 1e-9
@@ -37,8 +39,13 @@ def first_difference(expected: Sequence[int], got: Sequence[int]) -> int | None:
 
 
 def float32_twin(target: TargetModel) -> TargetModel:
-    """The same weights, widened: what 16-bit arithmetic is compared with."""
-    model = copy.deepcopy(target.transformers_model).float()
+    """The same weights, widened and unpacked: what 16-bit arithmetic is compared with."""
+    model = copy.deepcopy(target.transformers_model)
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if not is_plain(weight):
+                setattr(module, name, nn.Parameter(weight.dequantize(), requires_grad=False))
+    nn.Module.float(model)  # `transformers` refuses it for a model that ever was quantised
     return TargetModel.from_transformers(model, target.tokenizer, target.name)
 
 
