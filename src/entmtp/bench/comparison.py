@@ -208,6 +208,7 @@ def _settings(
         "baseline": BASELINE,
         "max_tokens": params.max_tokens,
         **asdict(params.sampling),
+        "banned": list(params.banned),
         "stop": list(params.stop),
         "eos_ids": list(methods[0].engine.target.eos_ids),
         "lossless": all(method.engine.is_lossless for method in methods),
