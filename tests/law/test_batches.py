@@ -12,7 +12,7 @@ from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams, TokenEvent
 from entmtp.errors import BadInput, TreeError
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
+from entmtp.scheduler import PlainPolicy, RandomPolicy, Selection, StaticPolicy, TreePolicy
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
@@ -124,3 +124,23 @@ def test_heads_that_the_engine_left_out_are_not_called_missing() -> None:
 def test_a_policy_without_trees_is_named() -> None:
     with pytest.raises(TreeError, match="policy random has no trees; give at least one"):
         Engine(tiny(), random_heads(tiny(), "hydra"), RandomPolicy([]))
+
+
+class Boundless(StaticPolicy):
+    """Announces one tree, and drafts another."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(chain(1))
+        self._drafted = StaticPolicy(tree)
+
+    def begin(self, seed: int) -> Selection:
+        return self._drafted.begin(seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_that_was_not_announced_is_refused_too(kind: str) -> None:
+    for tree, said in ((chain(9), "9 deep but there are 4"), (full(9, 1), "rank 8 but the heads")):
+        engine = Engine(tiny(), heads(kind), Boundless(tree))
+        with pytest.raises(TreeError, match=said):
+            engine.generate([1], GenerationParams(30))
+        assert (engine.num_running, engine.num_cache_bytes) == (0, 0)
