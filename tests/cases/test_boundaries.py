@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -172,6 +173,25 @@ def test_B09_speculation_does_not_change_the_default_limit() -> None:
         drafted = Engine(short_context(), heads, StaticPolicy(FULL)).generate([1] * length)
         assert plain.token_ids == drafted.token_ids
         assert len(plain.token_ids) == 64 - length
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [5, None, [True], [1.0], b"ab", [[1, 2]], torch.tensor([1, 2]), [None]],
+    ids=repr,
+)
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_B10_what_is_no_prompt_is_named(prompt: object, has_tokenizer: bool) -> None:
+    engine = Engine(script("ab") if has_tokenizer else ring())
+    kind = type(prompt).__name__
+    with pytest.raises(BadInput, match=f"nor messages, but a {kind}; give one of them"):
+        engine.generate(prompt)  # type: ignore[arg-type]
+
+
+def test_B10_ids_may_be_whole_numbers_of_any_kind() -> None:
+    engine, params = Engine(ring()), GenerationParams(3)
+    for prompt in (np.array([1, 2]), (1, np.int32(2)), range(1, 3)):
+        assert engine.generate(prompt, params).token_ids == (3, 4, 5)  # type: ignore[arg-type]
 
 
 def test_B10_nothing_to_go_on() -> None:

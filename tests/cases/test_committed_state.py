@@ -52,7 +52,7 @@ def assert_is_fresh(cache: KVCache, row: int, model: PreTrainedModel, ids: list[
 @torch.no_grad()
 def assert_heads_are_fresh(engine: Engine, row: int, ids: list[int], heads: DraftHeads) -> None:
     """The context to draft from, and the prefix layer's cache."""
-    batch = engine._batch
+    batch = engine._loop.batch
     hidden = hidden_states(engine.target, torch.tensor([ids]))
     assert_close(batch._context[row], heads.context(hidden)[0, -1])
     if isinstance(heads, HydraHeads) and heads.prefix is not None:
@@ -83,11 +83,11 @@ def test_L15_every_step_leaves_a_fresh_state(arch: str, kind: str) -> None:
         for request_id, ids in text.items():
             for event in engine.take_events(request_id):
                 ids.extend(getattr(event, "token_ids", ()))
-        running = [sequence.request_id for sequence in engine._running]
+        running = [sequence.request_id for sequence in engine._loop.running]
         assert engine.cache_lengths == [len(text[request_id]) - 1 for request_id in running]
         for row, request_id in enumerate(running):
-            assert engine._batch._cache is not None
-            assert_is_fresh(engine._batch._cache, row, model, text[request_id][:-1])
+            assert engine._loop.batch._cache is not None
+            assert_is_fresh(engine._loop.batch._cache, row, model, text[request_id][:-1])
             assert_heads_are_fresh(engine, row, text[request_id][:-1], heads)
             num_compared += 1
     assert num_compared > 15

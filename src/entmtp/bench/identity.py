@@ -12,10 +12,11 @@ import torch
 
 from entmtp.bench.measure import Run, Runs, Task
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
-from entmtp.decode import Sampling
+from entmtp.engine import GenerationParams
+from entmtp.engine.request import resolve
 from entmtp.target import TargetModel
 
-Verdict = Literal["rounding", "fault", "unjudged"]
+Verdict = Literal["rounding", "fault"]
 
 
 class Difference(NamedTuple):
@@ -34,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def find_differences(
-    runs: Runs, baseline: str, tasks: Sequence[Task], target: TargetModel, sampling: Sampling
+    runs: Runs, baseline: str, tasks: Sequence[Task], target: TargetModel, params: GenerationParams
 ) -> tuple[Difference, ...]:
     """Every method's first differences to the baseline, each judged.
 
@@ -50,17 +51,19 @@ def find_differences(
     if not found:
         return ()
     exact = None if target.dtype == torch.float32 else float32_twin(target)
-    judge = _Judge(target, exact, sampling)
+    judge = _Judge(target, exact, params)
     return tuple(judge(task, plain, run, index) for task, plain, run, index in found)
 
 
 class _Judge:
     """Calls a difference rounding or a fault."""
 
-    def __init__(self, target: TargetModel, exact: TargetModel | None, sampling: Sampling) -> None:
+    def __init__(
+        self, target: TargetModel, exact: TargetModel | None, params: GenerationParams
+    ) -> None:
         self._target = target
         self._exact = exact
-        self._sampling = sampling
+        self._params = params
 
     def __call__(self, task: Task, plain: Run, run: Run, index: int) -> Difference:
         expected, got = _token(plain, index), _token(run, index)
@@ -70,15 +73,11 @@ class _Judge:
         if self._exact is not None and expected is not None and got is not None:
             prefix = (*task.prompt_ids, *plain.token_ids[:index])
             pair = (expected, got)
-            ratio = rounding_ratio(self._target, self._exact, prefix, pair, self._sampling)
-            verdict = verdict_of(ratio)
+            sampling = resolve(self._target, list(task.prompt_ids), self._params).sampling
+            num_prompt = len(task.prompt_ids)
+            ratio = rounding_ratio(self._target, self._exact, prefix, pair, sampling, num_prompt)
+            verdict = "rounding" if ratio <= MAX_RATIO else "fault"
         return Difference(run.method, task.prompt_id, index, expected, got, ratio, verdict)
-
-
-def verdict_of(ratio: float | None) -> Verdict:
-    if ratio is None:
-        return "unjudged"
-    return "rounding" if ratio <= MAX_RATIO else "fault"
 
 
 def _token(run: Run, index: int) -> int | None:

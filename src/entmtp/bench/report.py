@@ -75,7 +75,7 @@ def print_verification(
     console.print(
         f"{verification.num_identical} of {verification.num_prompts} prompts identical to"
         f" {BASELINE}; differences: {verification.num_rounding} rounding,"
-        f" {verification.num_unjudged} not judged, {verification.num_faults} faults",
+        f" {verification.num_faults} faults",
         style="bold green" if verification.passed else "bold red",
         highlight=False,
     )

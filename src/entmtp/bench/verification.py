@@ -34,11 +34,6 @@ class Verification(NamedTuple):
         return self._count("rounding")
 
     @property
-    def num_unjudged(self) -> int:
-        """Drawn with top-k or top-p, to which the ratio does not apply"""
-        return self._count("unjudged")
-
-    @property
     def num_faults(self) -> int:
         return self._count("fault")
 
@@ -53,7 +48,6 @@ class Verification(NamedTuple):
             "num_prompts": self.num_prompts,
             "num_identical": self.num_identical,
             "num_rounding": self.num_rounding,
-            "num_unjudged": self.num_unjudged,
             "num_faults": self.num_faults,
             "max_ratio": self.max_ratio,
             "ratio_allowed": MAX_RATIO,

@@ -29,6 +29,7 @@ from entmtp.cli.options import (
     plan_drafts,
     with_options,
 )
+from entmtp.cli.processing import ProcessingOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.workload import WorkloadOptions
 from entmtp.engine import Engine, GenerationParams
@@ -43,6 +44,7 @@ def run(
     drafts: DraftOptions,
     workload: WorkloadOptions,
     sampling: SamplingOptions,
+    processing: ProcessingOptions,
     as_json: AsJson = False,
 ) -> None:
     """Answer prompts plainly and with drafts, and compare every token.
@@ -56,7 +58,8 @@ def run(
     """
     _check(drafts, target, workload)
     prompts = workload.load()
-    params = GenerationParams(workload.max_tokens, sampling.sampling())
+    asked = processing.processed(sampling.sampling())
+    params = GenerationParams(workload.max_tokens, asked, banned=tuple(processing.ban or ()))
     drafted = open_engine(target, drafts)
     assert drafted.heads is not None, "a policy that drafts has heads"
     if not drafted.is_lossless:
