@@ -17,7 +17,8 @@ import typer
 from safetensors import SafetensorError
 
 from entmtp.cli.bars import progress_bar
-from entmtp.cli.options import AsJson, SkipBadLines, TargetOptions, line_rule, with_options
+from entmtp.cli.flags import AsJson
+from entmtp.cli.options import SkipBadLines, TargetOptions, line_rule, with_options
 from entmtp.cli.session import note, note_skipped, open_target, warnings_as_notes
 from entmtp.data import Message, OnBadLine, Prompt, load_prompts
 from entmtp.data.chat import chat_text, read_chat_template
