@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from entmtp.data import Message, chat_ids, plain_ids
+from entmtp.data import Message, chat_ids, is_text, plain_ids
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
 
@@ -52,7 +52,7 @@ def encode(target: TargetModel, prompt: Prompt) -> list[int]:
         return chat_ids(tokenizer, messages)
     if not prompt.strip():
         raise BadInput("the prompt is empty; give some text")
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
+    if not is_text(prompt):
         raise BadInput("the prompt is not UTF-8; convert it first")
     if tokenizer.chat_template:
         return chat_ids(tokenizer, [Message("user", prompt)])
