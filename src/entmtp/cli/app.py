@@ -66,6 +66,11 @@ def run_command(arguments: Sequence[str]) -> int:
         # The reader has enough (`| head`). Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        reason = error.strerror or str(error)
+        return _complain(f"cannot use {error.filename}: {reason}; check the path and its rights")
     except MemoryError as error:
         return _complain(f"out of memory ({error}); use fewer tokens, a smaller dtype or model")
     except RuntimeError as error:

@@ -154,6 +154,8 @@ def locate_heads(spec: str | Path) -> Path:
     place = Path(spec).expanduser()
     if place.is_file() and place.name in (WEIGHTS_NAME, CONFIG_NAME):
         place = place.parent
+    if spec == "":  # to `Path` the current folder
+        raise HeadsError("the name of the draft heads is empty; give one, or leave it out")
     if (place / CONFIG_NAME).is_file():
         return place
     reason = "no such file or folder"

@@ -110,7 +110,7 @@ def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
 
 
 def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    if path.is_dir():
+    if spec and path.is_dir():
         _check_folder(path)
         return _read_checkpoint(str(path), dtype)
     if path.is_file():
