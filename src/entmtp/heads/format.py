@@ -3,8 +3,8 @@
 Knows: our own files, what makes them fit a target, and how to name what does not.
 Does not know: the layouts of other projects (`published/`), training.
 
-The JSON: `schema_version`, `config` (the fields of `HeadsConfig`), `base` (`name`, `fingerprint`
-and `tokenizer` of the target) and `provenance` (free). Written last and atomically, so that a
+The JSON: `schema_version`, `config` (the fields of `HeadsConfig`), `base` (what
+`fit.py` keeps of the target) and `provenance` (free). Written last and atomically, so that a
 folder with a readable `heads.json` is complete.
 """
 
