@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,11 @@ def _reason(error: BaseException, where: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = "entmtp[quantized]" if error.name == "torchao" else error.name
         return f"it needs the package {error.name}, which is not installed (pip install {package})"
+    if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run it all the same
+        return (
+            "its weights are a pickle of more than tensors, or a broken one; nothing of it was run;"
+            " get the model as safetensors"
+        )
     if not isinstance(error, KeyError):
         return first_line(error)
     try:
