@@ -178,8 +178,28 @@ def test_a_file_that_cannot_be_used_is_named(verb: SimpleNamespace, capsys: Capt
     verb.run = raises(PermissionError(13, "Permission denied", "a b"))
     assert run_command(["act"]) == 2
     assert capsys.readouterr().err == (
-        "entmtp: cannot use a b: Permission denied; check the path and its rights\n"
+        "entmtp: cannot use a b: Permission denied; check the path, its rights and the space\n"
     )
     verb.run = raises(OSError("a library of ours is missing"))
     with pytest.raises(OSError, match="is missing"):
         run_command(["act"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("{} | head -c 3", 0, ""),
+        ("{} > /dev/full", 2, "No space left on device; check the path, its rights and the space"),
+        ("{} >&-", 0, ""),
+    ],
+)
+def test_an_output_that_takes_no_more(shell: str, code: int, said: str) -> None:
+    """`pipefail` gives the code of the command in front of the pipe."""
+    script = "from entmtp.cli import app, tree;tree.draw_tree = lambda _: 'x' * 10**6; app.main()"
+    command = f'"{sys.executable}" -c "{script}" tree show root'
+    line = f"set -o pipefail; {shell.format(command)}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == bool(said)
