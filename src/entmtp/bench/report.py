@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
@@ -106,19 +107,24 @@ def choices_json(choices: Mapping[str, TreeChoice]) -> dict[str, object]:
         name: {
             "num_nodes": choice.best.tree.num_nodes,
             "paths": [list(path) for path in choice.best.tree.paths[1:]],
-            "plain_step_milliseconds": 1000 * choice.plain_step_seconds,
+            "plain_step_milliseconds": _milliseconds(choice.plain_step_seconds),
             "candidates": [
                 {
                     "num_nodes": row.tree.num_nodes,
                     "depth": row.tree.depth,
                     "mean_acceptance_length": row.mean_acceptance_length,
-                    "step_milliseconds": 1000 * row.step_seconds,
+                    "step_milliseconds": _milliseconds(row.step_seconds),
                 }
                 for row in choice.table
             ],
         }
         for name, choice in choices.items()
     }
+
+
+def _milliseconds(seconds: float) -> float | None:
+    """None for what was never timed, which JSON has no number for."""
+    return 1000 * seconds if math.isfinite(seconds) else None
 
 
 def describe_difference(one: Difference) -> str:

@@ -20,8 +20,8 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import describe_difference, print_verification
 from entmtp.cli.bars import progress_bar
+from entmtp.cli.flags import AsJson
 from entmtp.cli.options import (
-    AsJson,
     DraftOptions,
     SamplingOptions,
     TargetOptions,

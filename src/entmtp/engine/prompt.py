@@ -11,7 +11,7 @@ from typing import SupportsInt, TypeGuard
 
 from transformers import PreTrainedTokenizerBase
 
-from entmtp.data import Message, chat_ids, plain_ids
+from entmtp.data import Message, chat_ids, is_text, plain_ids
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
 
@@ -60,7 +60,7 @@ def encode(target: TargetModel, prompt: Prompt) -> list[int]:
     tokenizer = _demand(tokenizer)
     if not prompt.strip():
         raise BadInput("the prompt is empty; give some text")
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
+    if not is_text(prompt):
         raise BadInput("the prompt is not UTF-8; convert it first")
     if tokenizer.chat_template:
         return chat_ids(tokenizer, [Message("user", prompt)])
