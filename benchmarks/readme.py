@@ -11,6 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+BATCH = "batch-bfloat16.json"
 NAMES = {
     "plain": "plain decoding",
     "medusa-best": "Medusa heads, best static tree",
@@ -85,6 +86,8 @@ def figures() -> str:
         ),
     ]
     lines += ["", identity_in_16_bits(speed, padded), "", time_of_a_step(speed)]
+    if (RESULTS / BATCH).is_file():  # it takes a quieter machine than the others
+        lines += ["", of_a_batch(read(BATCH))]
     return "\n".join(lines) + "\n"
 
 
@@ -113,6 +116,19 @@ def time_of_a_step(speed: dict[str, Any]) -> str:
         for m in speed["methods"]
     )
     return f"A step: {parts}."
+
+
+def of_a_batch(content: dict[str, Any]) -> str:
+    settings = content["settings"]
+    ratios = ", ".join(
+        f"{m['ratio']['median']:.2f}x [{m['ratio']['low']:.2f}, {m['ratio']['high']:.2f}] with"
+        f" {NAMES[m['name']]} ({m['together_tokens_per_second']['median']:.1f} tokens/s)"
+        for m in content["methods"]
+    )
+    return (
+        f"{settings['together']} sequences together against 1 at a time, total tokens/s with"
+        f" prefill, {settings['max_tokens']} tokens each: {ratios}."
+    )
 
 
 if __name__ == "__main__":

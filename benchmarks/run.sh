@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every figure of the README and docs, made anew. Usage: benchmarks/run.sh [FOLDER OF PROMPTS]
+# Every figure of the README, made anew. Usage: benchmarks/run.sh [FOLDER OF PROMPTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 data=${1:-../shared/data/eval}
@@ -16,4 +16,5 @@ last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" &&
     --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
+.venv/bin/python benchmarks/batch.py --out "$results/batch-bfloat16.json"
 .venv/bin/python benchmarks/readme.py

@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 from torch.nn.functional import cross_entropy
 
+from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import (
     Draft,
     DraftHeads,
@@ -23,6 +24,7 @@ from entmtp.target import KVCache, TargetModel
 from entmtp.target.masks import causal_among
 from entmtp.trees import TreeBuffers
 from fixtures import after, output_rows, sure
+from reference import ids_of, run
 
 KINDS = ("medusa", "hydra", "hydra++")
 
@@ -96,6 +98,14 @@ def overfit_heads(
         loss.backward()
         optimiser.step()
     return heads.requires_grad_(False)
+
+
+def heads_by_heart(target: TargetModel, kind: str) -> DraftHeads:
+    """Heads that know what the target says after each token alone."""
+    starts = range(target.vocab_size)
+    results = run(Engine(target), [([token], GenerationParams(40)) for token in starts])
+    texts = zip(starts, ids_of(results), strict=True)
+    return overfit_heads(target, kind, tuple((token, *ids) for token, ids in texts))
 
 
 def _head_losses(heads: DraftHeads, hidden: torch.Tensor, ids: torch.Tensor) -> list[torch.Tensor]:

@@ -7,20 +7,43 @@ Dimension key: K draft heads · H = V of RING.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
+from entmtp.engine import Engine, GenerationParams, Result
+from entmtp.errors import EntmtpError
+from entmtp.heads import DraftHeads, load_heads
+from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
+from entmtp.trees import chain
 from fixtures import markov, ring_order, sure
 from weight_files import Tensors, with_config, write_pickle, write_safetensors, write_shards
 
 V, K = 13, 4
 """A prime: a step of half a turn exists for every head, so two equal blocks can make one."""
 RING = markov(sure(ring_order(V)))
+
+
+def generate(heads: DraftHeads, num_tokens: int, prompt: int = 0) -> Result:
+    """What RING says with a chain as deep as there are heads."""
+    engine = Engine(RING, heads, StaticPolicy(chain(K)))
+    return engine.generate([prompt], GenerationParams(num_tokens))
+
+
+def refusal(place: Path, target: TargetModel = RING) -> str:
+    """The one line with which heads are refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(EntmtpError) as caught:
+            load_heads(place, target)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def shift(steps: int) -> torch.Tensor:

@@ -50,8 +50,8 @@ _FOOTER = """
   prompt is refused. An unknown rope type is refused by name.
 * **Logits** are float32, with the scale (Cohere, Granite) and the soft cap (Gemma) of the model.
 * **Quantised models** load where `transformers` loads them on the CPU; the package that one needs
-  is named if it is missing. torchao's int8 weights (`pip install entmtp[quantized]`) obey the law
-  of their own plain decoding in float32.
+  is named if it is missing. torchao's int8 weights (`pip install torchao`) obey the law of
+  their own plain decoding in float32.
 * **Rows past the tokenizer.** Where the output layer is padded beyond the tokenizer, its ids may
   be said, as by `transformers.generate`. They have no text.
 * **State.** What a recurrent, linear, chunked or indexed layer keeps cannot be rolled back to one

@@ -8,14 +8,15 @@ The project carries the model's answers but not the prompts: those come from `PR
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
-import sys
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
 from entmtp.data import chat_ids, read_prompts
+from entmtp.errors import BadInput, EntmtpError
 from entmtp.target.embedded import embedded_model, fetch_embedded
 
 ANSWERS = Path(__file__).parent / "answers.smollm2-135m.jsonl.gz"
@@ -28,10 +29,21 @@ def main(prompts: Path, out: Path) -> None:
     with gzip.open(ANSWERS, "rt", encoding="utf-8") as answers, half.open("w") as lines:
         for line in answers:
             row = json.loads(line)
+            if row["id"] not in by_id:
+                raise BadInput(f"{prompts} lacks the prompt {row['id']}; give the file with all")
             row["prompt_ids"] = chat_ids(tokenizer, by_id[row["id"]].messages)
             lines.write(json.dumps(row) + "\n")
     half.replace(out)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prompts", type=Path, metavar="PROMPTS.jsonl")
+    parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl")
+    arguments = parser.parse_args()
+    try:
+        main(arguments.prompts, arguments.answers)
+    except EntmtpError as error:
+        parser.error(str(error))

@@ -10,6 +10,7 @@ text and mean little; for trying out how heads are trained that is enough.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -84,6 +85,11 @@ def learn(model: LlamaForCausalLM, ids: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    given = [Path(name) for name in sys.argv[2:]]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("texts", type=Path, nargs="*", metavar="TEXT")
+    arguments = parser.parse_args()
     own = [*sorted(ROOT.glob("src/**/*.py")), *sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
-    main(Path(sys.argv[1]), given or own)
+    main(arguments.out, arguments.texts or own)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from draft_heads import exact_heads, random_heads
 from entmtp.bench import Task, best_tree, choose_tree, try_trees
+from entmtp.bench.report import choices_json
 from entmtp.heads import StaticTree
+from entmtp.target import TargetModel
 from entmtp.trees import Tree, chain, full
-from fixtures import ring, ring_order, tiny
+from fixtures import ring, ring_order, tiny, tiny_model
 
 CANDIDATES = (
     StaticTree(chain(1), 1.5),
@@ -45,6 +49,18 @@ def test_steps_are_timed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.plain_step_seconds > 0
     assert all(row.step_seconds > 0 for row in choice.table)
     assert [row.tree for row in choice.table] == [entry.tree for entry in CANDIDATES]
+
+
+@pytest.mark.parametrize(("num_tokens", "is_timed"), [(2, True), (11, False)])
+def test_short_answers_are_timed_and_what_is_not_is_null(num_tokens: int, is_timed: bool) -> None:
+    """Every token ends the answer; 11 tokens fill a context of 12 but for one."""
+    model = tiny_model(max_length=12, eos_token_id=list(range(8)))
+    target = TargetModel.from_transformers(model)
+    task = Task("x", "", tuple(i % 8 for i in range(num_tokens)))
+    choice = choose_tree(target, random_heads(target, "hydra"), CANDIDATES, [task])
+    shown = json.loads(json.dumps(choices_json({"hydra": choice}), allow_nan=False))["hydra"]
+    assert (shown["plain_step_milliseconds"] is not None) == is_timed
+    assert all((row["step_milliseconds"] is not None) == is_timed for row in shown["candidates"])
 
 
 def test_heads_without_trees_are_tried() -> None:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from saved import CHAT_TEMPLATE, save_model
+from saved import CHAT_TEMPLATE, save_model, save_random_heads
 from training_commands import write
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"), chat_template=CHAT_TEMPLATE)
+    """With heads in a folder beside it."""
+    folder = tmp_path_factory.mktemp("with-heads")
+    save_random_heads(folder / "heads", "medusa")
+    return save_model(folder / "model", chat_template=CHAT_TEMPLATE)
 
 
 @pytest.fixture(scope="session")

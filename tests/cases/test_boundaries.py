@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -97,9 +98,11 @@ def test_B02_as_many_tokens_as_were_asked_for(max_tokens: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_B02_a_batch_of_different_limits(size: int) -> None:
-    requests = [([limit % 12], GenerationParams(limit)) for limit in range(1, 17)]
+    requests = [([limit % 12], GenerationParams(limit, logprobs=1)) for limit in range(1, 17)]
     for limit, result in enumerate(run(ring_engine(max_batch_size=size), requests), start=1):
         assert list(result.token_ids) == [(limit + 1 + i) % 12 for i in range(limit)]
+        assert (result.stats.num_tokens, result.finish_reason) == (limit, "length")
+        assert [one.token_id for one in result.logprobs or ()] == list(result.token_ids)
 
 
 def test_B02_nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +175,25 @@ def test_B09_speculation_does_not_change_the_default_limit() -> None:
         assert len(plain.token_ids) == 64 - length
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [5, None, [True], [1.0], b"ab", [[1, 2]], torch.tensor([1, 2]), [None]],
+    ids=repr,
+)
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_B10_what_is_no_prompt_is_named(prompt: object, has_tokenizer: bool) -> None:
+    engine = Engine(script("ab") if has_tokenizer else ring())
+    kind = type(prompt).__name__
+    with pytest.raises(BadInput, match=f"nor messages, but a {kind}; give one of them"):
+        engine.generate(prompt)  # type: ignore[arg-type]
+
+
+def test_B10_ids_may_be_whole_numbers_of_any_kind() -> None:
+    engine, params = Engine(ring()), GenerationParams(3)
+    for prompt in (np.array([1, 2]), (1, np.int32(2)), range(1, 3)):
+        assert engine.generate(prompt, params).token_ids == (3, 4, 5)  # type: ignore[arg-type]
+
+
 def test_B10_nothing_to_go_on() -> None:
     target = script("ab")
     engine = Engine(target)
@@ -182,8 +204,9 @@ def test_B10_nothing_to_go_on() -> None:
         engine.generate_many(["a", ""])
     with pytest.raises(BadInput, match="no chat template"):
         engine.generate([Message("user", "")])
-    with pytest.raises(BadInput, match="neither text, nor token ids, nor messages"):
-        engine.generate([1, "a"])  # type: ignore[list-item]
+    for mixed in ([1, "a"], [""]):
+        with pytest.raises(BadInput, match="neither text, nor token ids, nor messages"):
+            engine.generate(mixed)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="no tokenizer"):
         Engine(ring()).generate("text")
     for odd in (-1, 258):
@@ -254,8 +277,17 @@ def test_B18_trees_and_heads_that_do_not_fit() -> None:
         Engine(tiny(), heads, StaticPolicy(full(9, 1)))
     with pytest.raises(BadInput, match="needs draft heads"):
         Engine(tiny(), None, StaticPolicy(chain(1)))
+    for paths, words in (
+        ([[0], [0, 1, 2]], r"path \[0, 1, 2\] has no parent"),
+        ([[0], [1], [0]], r"path \[0\] stands twice"),
+    ):
+        with pytest.raises(TreeError, match=words):
+            Tree.from_paths(paths)
+    assert Tree.from_paths([(2, 1), (0,), (2,)]) == Tree.from_paths([(0,), (2,), (2, 1)])
     params = GenerationParams(20)
     plain = Engine(tiny()).generate([1], params)
+    four = Engine(tiny(), new_heads(tiny(), "medusa"), StaticPolicy(full(2, 2)))
+    assert four.generate([1], params).token_ids == plain.token_ids
     for tree in (ROOT, chain(1), Tree.from_paths([])):
         assert Engine(tiny(), heads, StaticPolicy(tree)).generate([1], params)[2] == plain[2]
     assert torch.equal(heads.block_weight, torch.zeros_like(heads.block_weight))

@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from entmtp.engine import Engine, GenerationParams, Result
-from entmtp.errors import EntmtpError
-from entmtp.heads import DraftHeads, load_heads
-from entmtp.scheduler import StaticPolicy
-from entmtp.target import TargetModel
-from entmtp.trees import chain
-from layouts import (
-    RING,
-    K,
-    V,
-    hydra,
-    medusa_blocks,
-    medusa_v1,
-    vllm,
-)
+from entmtp.heads import load_heads
+from layouts import RING, V, generate, hydra, medusa_blocks, medusa_v1, refusal, vllm
 from weight_files import Tensors, write_pickle, write_safetensors, write_shards
-
-
-def generate(heads: DraftHeads, num_tokens: int, prompt: int = 0) -> Result:
-    engine = Engine(RING, heads, StaticPolicy(chain(K)))
-    return engine.generate([prompt], GenerationParams(num_tokens))
-
-
-def refusal(place: Path, target: TargetModel = RING) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(EntmtpError) as caught:
-            load_heads(place, target)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def without(name: str) -> Callable[[Tensors], None]:

@@ -1,6 +1,7 @@
-"""Cases L01 to L04 and L10 to L17 of known faults: is it the target's own text, every time?
+"""Cases L01 to L04, L10 to L13 and L16 of known faults: is it the target's own text, every time?
 
-L05 and L06, of distributions, stand in `law/test_distribution.py`.
+L05 and L06, of distributions, stand in `law/test_distribution.py`, L14, L15 and L17, of what is
+kept between steps and calls, in `test_committed_state.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from functools import lru_cache
 import pytest
 import torch
 
-from draft_heads import KINDS, ToldHeads, exact_heads, overfit_heads, random_heads
+from draft_heads import KINDS, ToldHeads, exact_heads, heads_by_heart, new_heads, random_heads
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams, Result, TokenEvent
-from entmtp.heads import DraftHeads
-from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
+from entmtp.engine import Engine, GenerationParams
+from entmtp.heads import start_from_target
+from entmtp.scheduler import RandomPolicy, StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.target.masks import step_mask
 from entmtp.trees import ROOT, Tree, chain, full
@@ -27,17 +28,6 @@ SPARSE = Tree.from_paths([(1,), (0,), (4,), (4, 3), (1, 6), (4, 3, 2), (1, 6, 0)
 FULL = full(8, 2)
 
 
-def known_texts(target: TargetModel) -> tuple[tuple[int, ...], ...]:
-    """What the target says after each token alone."""
-    starts = range(target.vocab_size)
-    results = run(Engine(target), [([token], GenerationParams(40)) for token in starts])
-    return tuple((token, *ids) for token, ids in zip(starts, ids_of(results), strict=True))
-
-
-def overfit(kind: str) -> DraftHeads:
-    return overfit_heads(tiny(), kind, known_texts(tiny()))
-
-
 @lru_cache
 def forty() -> tuple[tuple[Request, ...], list[tuple[int, ...]]]:
     """Forty requests and what must come out of them."""
@@ -45,27 +35,25 @@ def forty() -> tuple[tuple[Request, ...], list[tuple[int, ...]]]:
     return tuple(requests), ids_of(run(Engine(tiny(), max_batch_size=40), requests))
 
 
-@pytest.mark.parametrize(
-    ("kind", "training", "policy"),
-    [
-        ("medusa", "random", StaticPolicy(FULL)),
-        ("hydra", "overfit", StaticPolicy(chain(4))),
-        ("hydra++", "overfit", StaticPolicy(SPARSE)),
-        ("hydra", "random", RandomPolicy([ROOT, chain(2), SPARSE])),
-    ],
-    ids=["full", "chain", "sparse", "a different tree each step"],
-)
-def test_L01_greedy_is_plain_greedy(kind: str, training: str, policy: TreePolicy) -> None:
-    heads = overfit(kind) if training == "overfit" else random_heads(tiny(), kind)
+@pytest.mark.parametrize("training", ["random", "overfit"])
+@pytest.mark.parametrize("is_switching", [False, True], ids=["one tree", "switching"])
+@pytest.mark.parametrize("shape", [chain(4), SPARSE, FULL], ids=["chain", "sparse", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_L01_greedy_is_plain_greedy(
+    kind: str, shape: Tree, is_switching: bool, training: str
+) -> None:
+    heads = (heads_by_heart if training == "overfit" else random_heads)(tiny(), kind)
+    # Switching: from one step to the next to another tree, and to none at all.
+    policy = RandomPolicy([ROOT, chain(2), shape]) if is_switching else StaticPolicy(shape)
     requests, plain = forty()
     drafted = run(Engine(tiny(), heads, policy, max_batch_size=40), requests)
     assert ids_of(drafted) == plain
     assert {result.finish_reason for result in drafted} == {"length"}
 
 
-def bf16_ratios(num_prompts: int) -> list[float]:
-    """The rounding ratio at every first difference of tree and plain, in bf16."""
-    target = tiny(dtype=torch.bfloat16)
+def ratios_of(dtype: torch.dtype, num_prompts: int) -> list[float]:
+    """The rounding ratio at every first difference of tree and plain."""
+    target = tiny(dtype=dtype)
     prompts = random_prompts(num_prompts, 8, longest=30, seed=2)
     requests = [(prompt, GenerationParams(24)) for prompt in prompts]
     plain = ids_of(run(Engine(target, max_batch_size=1), requests))
@@ -81,8 +69,9 @@ def bf16_ratios(num_prompts: int) -> list[float]:
     return ratios
 
 
-def test_L02_differences_in_16_bits_are_rounding() -> None:
-    ratios = bf16_ratios(40)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_L02_differences_in_16_bits_are_rounding(dtype: torch.dtype) -> None:
+    ratios = ratios_of(dtype, 40)
     assert all(ratio <= MAX_RATIO for ratio in ratios), ratios
 
 
@@ -92,7 +81,7 @@ def test_L02_a_wrong_mask_is_not_rounding(monkeypatch: pytest.MonkeyPatch) -> No
         return step_mask(lengths, among if is_prompt else torch.ones_like(among))
 
     monkeypatch.setattr("entmtp.target.model.step_mask", sees_its_siblings)
-    ratios = bf16_ratios(10)
+    ratios = ratios_of(torch.bfloat16, 10)
     assert sum(ratio > MAX_RATIO for ratio in ratios) >= 8, ratios
 
 
@@ -112,9 +101,22 @@ def test_L03_ties_go_to_the_lowest_id(guessed: tuple[int, ...]) -> None:
     engine = Engine(target, heads, StaticPolicy(full(3, 2)))
     for prompt in ([0], [500, 17], [3]):
         assert set(engine.generate(prompt, params).token_ids) == {3}
-    plain = Engine(target)
-    for results in (plain.generate_many([[1], [17], [5, 6], [3]], params), [plain.generate([9])]):
+
+
+@pytest.mark.parametrize("num_together", [1, 4])
+def test_L03_ties_in_a_batch_and_heads_as_tied_as_the_model(num_together: int) -> None:
+    target, params = tied_target(), GenerationParams(13)
+    heads = new_heads(target, "medusa")
+    start_from_target(heads, target)
+    prompts = [[1], [17], [5, 6], [3]]
+    for engine in (
+        Engine(target, max_batch_size=num_together),
+        Engine(target, heads, StaticPolicy(full(3, 2)), max_batch_size=num_together),
+    ):
+        results = engine.generate_many(prompts, params)
         assert {token for ids in ids_of(results) for token in ids} == {3}
+    # All three were drafted at each level, so every step went through the tree.
+    assert {result.stats.num_drafts for result in results} == {4}
 
 
 def test_L03_ties_at_the_border_of_top_k_too() -> None:
@@ -191,56 +193,6 @@ def test_L13_lossy_acceptance_is_asked_for_by_name() -> None:
     assert ids_of(typical.generate_many(prompts, warm)) != expected
 
 
-def step_by_step(engine: Engine, prompt: list[int], num_tokens: int) -> Result:
-    """Run one request and look at the cache after each step: it holds all but the last token."""
-    request_id = engine.add(prompt, GenerationParams(num_tokens))
-    num_said = 0
-    while True:
-        engine.step()
-        for event in engine.take_events(request_id):
-            result = getattr(event, "result", None)
-            if result is not None:
-                return result
-            num_said += len(event.token_ids)
-        assert engine.cache_lengths == [len(prompt) + num_said - 1]
-
-
-PATTERNS = {
-    "all rejected": lambda depth, rank, truth: (truth + 1 + rank) % 8,
-    "first rejected": lambda depth, rank, truth: truth if rank == 1 else (truth + 1) % 8,
-    "last child": lambda depth, rank, truth: truth if rank == 2 else (truth + 1 + rank) % 8,
-    "cut at depth 2": lambda depth, rank, truth: (truth + (depth > 1) + rank) % 8,
-    "all accepted": lambda depth, rank, truth: (truth + rank) % 8,
-}
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_L14_the_cache_holds_what_was_committed(pattern: str) -> None:
-    prompt, num_tokens = [5, 1, 6], 120
-    plain = Engine(tiny()).generate(prompt, GenerationParams(num_tokens)).token_ids
-    text = [*prompt, *plain, *[0] * 8]
-    heads = ToldHeads(
-        tiny(), lambda at, path: PATTERNS[pattern](len(path), path[-1], text[at + len(path)])
-    )
-    result = step_by_step(Engine(tiny(), heads, StaticPolicy(full(3, 3))), prompt, num_tokens)
-    assert result.token_ids == plain
-    steps_of = {"all rejected": 119, "cut at depth 2": 60, "first rejected": 30}
-    steps_of |= {"last child": 30, "all accepted": 30}
-    assert result.stats.num_drafts == steps_of[pattern]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_L14_acceptance_does_not_wear_off(kind: str) -> None:
-    text = Engine(tiny()).generate([6], GenerationParams(150)).token_ids
-    heads = overfit_heads(tiny(), kind, ((6, *text),), num_steps=150)
-    engine = Engine(tiny(), heads, StaticPolicy(chain(4)))
-    events = engine.stream([6], GenerationParams(150))
-    lengths = [len(event.token_ids) for event in events if isinstance(event, TokenEvent)][1:-1]
-    third = len(lengths) // 3
-    assert sum(lengths[-third:]) >= 0.9 * sum(lengths[:third])
-    assert sum(lengths) > 2 * len(lengths)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_L16_right_drafts_are_all_accepted(kind: str, depth: int) -> None:
@@ -251,48 +203,3 @@ def test_L16_right_drafts_are_all_accepted(kind: str, depth: int) -> None:
     # 120 tokens behind the first: whole steps, for every depth.
     assert result.stats.num_drafts == 120 // (depth + 1)
     assert result.stats.mean_acceptance_length == depth + 1
-
-
-def same(one: Result, other: Result) -> bool:
-    """The same text in the same steps."""
-    stats = [(r.stats.num_drafts, r.stats.num_accepted_tokens_per_pos) for r in (one, other)]
-    return one.token_ids == other.token_ids and stats[0] == stats[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_L17_nothing_is_left_over_from_the_last_call(kind: str) -> None:
-    long, short = random_prompts(1, 8, longest=1)[0] * 60, [4, 2]
-    params = GenerationParams(30)
-
-    def fresh() -> Engine:
-        return Engine(tiny(), overfit(kind), RandomPolicy([chain(4), SPARSE, ROOT]))
-
-    expected = {len(prompt): fresh().generate(prompt, params) for prompt in (long, short)}
-    engine = fresh()
-    for prompt in (long, short, long, short, short):
-        assert same(engine.generate(prompt, params), expected[len(prompt)])
-    # After one that was given up in the middle.
-    events = engine.stream(long, params)
-    next(events), next(events)
-    events.close()  # type: ignore[attr-defined]
-    assert engine.num_cache_bytes == 0
-    assert same(engine.generate(short, params), expected[len(short)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_L17_nothing_is_left_over_from_an_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = GenerationParams(30)
-    heads = random_heads(tiny(), kind)
-    engine = Engine(tiny(), heads, StaticPolicy(SPARSE))
-    expected = engine.generate([4, 2], params)
-    for place in ("fill", "observe"):
-        with monkeypatch.context() as patch:
-
-            def fail(*_: object) -> None:
-                raise RuntimeError("out of memory")
-
-            patch.setattr(heads, place, fail)
-            with pytest.raises(RuntimeError, match="out of memory"):
-                engine.generate_many([[1] * 50, [2] * 9], params)
-        assert engine.num_running == engine.num_waiting == engine.num_cache_bytes == 0
-        assert same(engine.generate([4, 2], params), expected)

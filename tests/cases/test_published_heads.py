@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from entmtp.engine import Engine, GenerationParams, Result
-from entmtp.errors import ArtefactError, EntmtpError, HeadsError, TreeError
-from entmtp.heads import DraftHeads, default_tree, load_heads, read_heads
+from draft_heads import random_heads
+from entmtp.engine import Engine, GenerationParams
+from entmtp.errors import ArtefactError, HeadsError, TreeError
+from entmtp.heads import default_tree, load_heads, read_heads, save_heads
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.trees import chain, medusa_63
-from fixtures import byte_tokenizer, markov, ring, ring_order, sure, tiny, tiny_model
+from fixtures import (
+    byte_tokenizer,
+    markov,
+    piece_tokenizer,
+    ring,
+    ring_order,
+    sure,
+    tiny,
+    tiny_model,
+)
 from layouts import (
     FULL,
     REDUCED,
     RING,
     K,
     V,
+    generate,
     hydra,
     hydra_config,
     medusa_blocks,
     medusa_config,
     medusa_v1,
+    refusal,
     vllm,
     whole_model,
 )
 from weight_files import with_config, write_pickle, write_safetensors, write_shards
-
-
-def generate(heads: DraftHeads, num_tokens: int, prompt: int = 0) -> Result:
-    engine = Engine(RING, heads, StaticPolicy(chain(K)))
-    return engine.generate([prompt], GenerationParams(num_tokens))
-
-
-def refusal(place: Path, target: TargetModel = RING) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(EntmtpError) as caught:
-            load_heads(place, target)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("layout", FULL)
@@ -178,6 +175,19 @@ def test_M09_another_base_is_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"trained for lmsys/vicuna-7b-v1.3, the model is markov"):
         heads = load_heads(tmp_path, RING)
     assert generate(heads, 11).stats.mean_acceptance_length == K + 1
+
+
+def test_M09_the_same_base_with_another_tokenizer_is_warned_of(tmp_path: Path) -> None:
+    ours = TargetModel.from_transformers(tiny_model(vocab_size=258), byte_tokenizer(), name="a")
+    pieces = piece_tokenizer([f"<{index}>" for index in range(258)])
+    theirs = TargetModel.from_transformers(tiny_model(vocab_size=258), pieces, name="b")
+    heads = random_heads(ours, "medusa")
+    save_heads(heads, tmp_path, ours, {}, torch.float32)
+    with pytest.warns(UserWarning, match=r"trained with another tokenizer \(\w{16}, the model b"):
+        loaded = load_heads(tmp_path, theirs)
+    params = GenerationParams(12)
+    drafted = Engine(theirs, loaded, StaticPolicy(chain(2))).generate([1], params)
+    assert drafted.token_ids == Engine(theirs).generate([1], params).token_ids
 
 
 def test_M09_another_embedding_is_warned_of(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import typer
 from entmtp.cli import app, fetch
 from entmtp.cli.app import VERBS, run_command
 from entmtp.errors import BadInput
+from refusals import one_line
 
 Capture = pytest.CaptureFixture[str]
 
@@ -69,12 +70,7 @@ def test_help_does_not_wait_for_torch() -> None:
     ],
 )
 def test_wrong_use_is_one_line_and_2(arguments: list[str], said: str, capsys: Capture) -> None:
-    assert run_command(arguments) == 2
-    out, err = capsys.readouterr()
-    assert said in err
-    assert err.startswith("entmtp: ")
-    assert err.count("\n") == 1
-    assert out == ""
+    assert said in one_line(arguments, capsys)
 
 
 def test_bad_input_is_one_line_and_2(verb: SimpleNamespace, capsys: Capture) -> None:
@@ -144,3 +140,62 @@ def test_a_stopped_fetch_leaves_nothing(tmp_path: Path, sent: signal.Signals, co
     assert process.returncode == code
     assert "Traceback" not in err
     assert list(cache.iterdir()) == []
+
+
+TOO_LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate", "x", "--model", TOO_LONG], "File name too long"),
+        (["generate", "x", "--heads", TOO_LONG], "File name too long"),
+        (["demo", "--prompts", TOO_LONG], "File name too long"),
+        (["convert", "heads", "hydra", TOO_LONG], "File name too long"),
+        (["generate", "x", "--model", ""], "no model ''"),
+        (["generate", "x", "--heads", ""], "name of the draft heads is empty"),
+        (["generate", "x", "--heads", "hydra", "--tree", ""], "no tree named ''"),
+        (["demo", "--hydra", ""], "name of the draft heads is empty"),
+        (["generate", "x", "--ban", "\udcff"], "banned holds '\\udcff', which is not UTF-8"),
+        (["generate", "x", "--stop", "\udcff"], "stop holds '\\udcff', which is not UTF-8"),
+    ],
+)
+def test_names_that_lead_nowhere_are_one_line_and_2(
+    arguments: list[str], said: str, capsys: Capture
+) -> None:
+    assert run_command(arguments) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_file_that_cannot_be_used_is_named(verb: SimpleNamespace, capsys: Capture) -> None:
+    verb.run = raises(PermissionError(13, "Permission denied", "a b"))
+    assert run_command(["act"]) == 2
+    assert capsys.readouterr().err == (
+        "entmtp: cannot use a b: Permission denied; check the path, its rights and the space\n"
+    )
+    verb.run = raises(OSError("a library of ours is missing"))
+    with pytest.raises(OSError, match="is missing"):
+        run_command(["act"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("{} | head -c 3", 0, ""),
+        ("{} > /dev/full", 2, "No space left on device; check the path, its rights and the space"),
+        ("{} >&-", 0, ""),
+    ],
+)
+def test_an_output_that_takes_no_more(shell: str, code: int, said: str) -> None:
+    """`pipefail` gives the code of the command in front of the pipe."""
+    script = "from entmtp.cli import app, tree;tree.draw_tree = lambda _: 'x' * 10**6; app.main()"
+    command = f'"{sys.executable}" -c "{script}" tree show root'
+    line = f"set -o pipefail; {shell.format(command)}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == bool(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,31 @@ def test_wrong_use_is_one_line_and_2(arguments: list[str], said: str, capsys: Ca
     assert said in err
     assert err.count("\n") == 1
     assert out == ""
+
+
+def test_a_pipe_is_written_to_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
+    file.write_text("old")
+    link.symlink_to(file)
+    assert run_command(["tree", "convert", "chain-1", str(link)]) == 0
+    assert link.is_symlink()
+    assert file.read_text() == "[[0]]\n"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert run_command(["tree", "convert", "chain-1", str(pipe)]) == 0
+    assert os.read(reader, 100) == b"[[0]]\n"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "file"}
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "tree.json").write_bytes(b"\xef\xbb\xbf[[0], [1]]\r\n")
+    assert run_command(["tree", "show", str(tmp_path / "tree.json")]) == 0
+
+
+def test_one_of_several_must_be_named(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "trees.py"
+    file.write_text("a = [[0]]\nb = [[0], [1]]\n")
+    assert run_command(["tree", "show", str(file)]) == 2
+    assert "has several trees; it has a, b: put a colon" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import torch
 from entmtp.cli.app import run_command
 from entmtp.engine import drafting
 from entmtp.trees import TreeBuffers, tree_buffers
+from refusals import one_line
 
 Capture = pytest.CaptureFixture[str]
 
@@ -98,14 +99,33 @@ def test_L02_broken_attention_is_1_and_names_prompt_and_token(
 
 
 @pytest.mark.usefixtures("siblings_visible")
-def test_what_the_ratio_cannot_judge_is_said(capsys: Capture, flags: list[str]) -> None:
-    filtered = ("--temperature", "1", "--top-k", "40")
-    report, shown, _ = verdict(capsys, [*flags, *filtered])
-    assert report["num_unjudged"] == len(report["differences"]) > 0
-    assert f"{report['num_unjudged']} not judged" in shown
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--top-k", "40"),
+        ("--min-p", "0.05", "--repetition-penalty", "1.3", "--ban", "a", "--logit-bias", "7=2"),
+    ],
+)
+def test_filters_and_processors_are_judged_too(
+    more: tuple[str, ...], capsys: Capture, flags: list[str]
+) -> None:
+    filtered = ("--temperature", "1", *more)
+    report, _, _ = verdict(capsys, [*flags, *filtered], code=1)
+    judged = report["num_rounding"] + report["num_faults"]
+    assert judged == len(report["differences"]) >= report["num_faults"] > 0
     # In float32 no judge is needed.
     report, _, _ = verdict(capsys, [*flags, *filtered, "--dtype", "float32"], code=1)
     assert report["num_faults"] == len(report["differences"]) > 0
+
+
+def test_penalties_reach_the_answers(capsys: Capture, flags: list[str]) -> None:
+    """And are exact: a float32 verdict with them is of other answers than one without."""
+    exact = [*flags, "--dtype", "float32"]
+    plain, _, _ = verdict(capsys, exact)
+    report, _, _ = verdict(capsys, [*exact, "--frequency-penalty", "2", "--ban", "a"])
+    assert report["num_identical"] == plain["num_identical"] == 3
+    answers = [[run["token_ids"] for run in each["runs"]] for each in (plain, report)]
+    assert answers[0] != answers[1]
 
 
 def test_random_trees(capsys: Capture, flags: list[str]) -> None:
@@ -129,11 +149,7 @@ def test_random_trees(capsys: Capture, flags: list[str]) -> None:
 def test_wrong_use_is_one_line_and_2(
     more: list[str], said: str, capsys: Capture, flags: list[str]
 ) -> None:
-    assert run_command([*flags, *more]) == 2
-    out, err = capsys.readouterr()
-    assert said in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert said in one_line([*flags, *more], capsys)
 
 
 def test_no_heads_is_nothing_to_verify(capsys: Capture, model_folder: Path) -> None:

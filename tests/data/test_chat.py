@@ -30,7 +30,7 @@ def test_chat_ids_end_where_the_answer_begins(tokenizer: PreTrainedTokenizerFast
     assert ids == [2, 3, 1, 3, 3, 4]
 
 
-def test_s19_no_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_S19_no_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(BadInput, match="no chat template; give the prompt as plain text"):
         chat_ids(tokenizer, [Message("user", "hi")])
     assert plain_ids(tokenizer, "hi user") == [3, 1]
@@ -92,3 +92,26 @@ def test_a_template_without_a_generation_prompt_marks_nothing_wrong(
 ) -> None:
     tokenizer.chat_template = "{% if add_generation_prompt %}system {% endif %}" + SAID
     assert not any(marked_ids(tokenizer, TURNS, ends=[]).is_answer)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ 1 + 'a' }}", "TypeError"),
+        ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "RecursionError"),
+    ],
+    ids=["divides", "adds", "nests"],
+)
+def test_a_template_may_fail_in_any_way(
+    template: str, said: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(BadInput, match=f"fails on this conversation: {said}"):
+        chat_ids(tokenizer, [Message("user", "hi")])
+
+
+def test_half_a_surrogate_pair_is_no_message(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.chat_template = SAID
+    with pytest.raises(BadInput, match="message of the system is not UTF-8"):
+        chat_ids(tokenizer, [Message("system", "\udcff"), Message("user", "hi")])

@@ -53,7 +53,7 @@ def test_four_spellings(tmp_path: Path) -> None:
     ],
     ids=["blank lines", "CRLF", "byte order mark", "no newline at the end"],
 )
-def test_t04_accepted(tmp_path: Path, raw: bytes) -> None:
+def test_T04_accepted(tmp_path: Path, raw: bytes) -> None:
     assert [prompt.text for prompt in read_prompts(write(tmp_path, raw))] == ["one", "two"]
 
 
@@ -79,7 +79,7 @@ def test_t04_accepted(tmp_path: Path, raw: bytes) -> None:
         (b'{"messages": ["one"]}', "expected a JSON object, got text"),
     ],
 )
-def test_t04_bad_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
+def test_T04_bad_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
     path = write(tmp_path, GOOD * 2 + line + b"\n" + GOOD)
     with pytest.raises(BadInput) as caught:
         read_prompts(path)
@@ -89,7 +89,7 @@ def test_t04_bad_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
     assert "\n" not in message
 
 
-def test_t04_bad_lines_may_be_skipped_and_are_counted(tmp_path: Path) -> None:
+def test_T04_bad_lines_may_be_skipped_and_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD + b"{\n" + GOOD + b'{"prompt": 3}\n')
     skipped = SkippedLines()
     assert len(read_prompts(path, skipped)) == 2
@@ -98,18 +98,18 @@ def test_t04_bad_lines_may_be_skipped_and_are_counted(tmp_path: Path) -> None:
         read_prompts(write(tmp_path, b"{\n"), SkippedLines())
 
 
-def test_t04_a_whole_file_as_one_list_is_recognised(tmp_path: Path) -> None:
+def test_T04_a_whole_file_as_one_list_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="put each entry on a line of its own"):
         read_prompts(write(tmp_path, b'[\n  {"prompt": "one"}\n]\n'))
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n \n\r\n", b"\xef\xbb\xbf"])
-def test_t05_no_prompts(tmp_path: Path, raw: bytes) -> None:
+def test_T05_no_prompts(tmp_path: Path, raw: bytes) -> None:
     with pytest.raises(BadInput, match="holds no prompt"):
         read_prompts(write(tmp_path, raw))
 
 
-def test_t05_folder_and_missing(tmp_path: Path) -> None:
+def test_T05_folder_and_missing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="Is a directory"):
         read_prompts(tmp_path)
     with pytest.raises(BadInput, match="No such file"):
@@ -118,7 +118,7 @@ def test_t05_folder_and_missing(tmp_path: Path) -> None:
         load_prompts("absent")
 
 
-def test_t05_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_T05_no_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, GOOD)
 
     def refuse(*_: object) -> bytes:

@@ -11,11 +11,11 @@ from draft_heads import exact_heads, random_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, Event, FinishEvent, GenerationParams, TokenEvent
 from entmtp.errors import BadInput
-from entmtp.scheduler import StaticPolicy
+from entmtp.scheduler import PlainPolicy, StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.trees import chain, full
 from fixtures import ring, ring_order, tiny
-from reference import result_of
+from reference import ids_of, result_of
 
 
 def new_engine(max_batch_size: int = 4, kind: str = "hydra++") -> Engine:
@@ -264,3 +264,22 @@ def test_M12_other_dtypes_run(dtype: torch.dtype) -> None:
         engine = Engine(target, random_heads(target, kind), StaticPolicy(full(3, 2)))
         results = engine.generate_many([[1], [2, 3]], GenerationParams(12))
         assert [len(result.token_ids) for result in results] == [12, 12]
+
+
+@pytest.mark.parametrize("name", ["max_batch_size", "min_rows"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_a_count_that_lets_nothing_run_is_named(name: str, value: float) -> None:
+    """A batch of nobody would wait for ever."""
+    with pytest.raises(BadInput, match=rf"{name} is {value}; give a count from 1 up"):
+        Engine(tiny(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_samples_may_bring_a_policy_of_their_own() -> None:
+    engine = new_engine()
+    params = GenerationParams(12, Sampling(temperature=1.0, seed=5))
+    alone = Engine(tiny()).generate_samples([1, 2], params, 3)
+    results = [result_of(engine, one) for one in engine.add_samples([1, 2], params, 3)]
+    assert sum(result.stats.num_draft_tokens for result in results) > 0
+    own = [result_of(engine, x) for x in engine.add_samples([1, 2], params, 3, PlainPolicy())]
+    assert [result.stats.num_draft_tokens for result in own] == [0, 0, 0]
+    assert ids_of(own) == ids_of(results) == ids_of(alone)

@@ -41,9 +41,9 @@ def test_heads_take_in_a_prompt_in_chunks(kind: str) -> None:
     engine = Engine(target(), heads, StaticPolicy(TREE))
     engine.add(ids, GenerationParams(20))
     with torch.inference_mode():
-        engine._admit()
+        engine._loop.admit()
         whole = context_of(heads, ids)
-    assert (engine._batch._context[0] - whole).abs().max().item() < 1e-4
+    assert (engine._loop.batch._context[0] - whole).abs().max().item() < 1e-4
 
 
 def context_of(heads: DraftHeads, ids: list[int]) -> torch.Tensor:

@@ -23,6 +23,7 @@ from entmtp.heads import (
     start_from_target,
     write_static_trees,
 )
+from entmtp.target.fingerprint import is_alike
 from entmtp.target.load import load_target
 from entmtp.trees import chain, full, medusa_63, tree_buffers
 from fixtures import tiny
@@ -161,6 +162,39 @@ def test_M09_another_base_of_the_same_size_is_warned_of(tmp_path: Path) -> None:
     saved(tmp_path)
     with pytest.warns(UserWarning, match=f"{tiny().fingerprint}.*{tiny(seed=1).fingerprint}"):
         load_heads(tmp_path, tiny(seed=1))
+
+
+@pytest.mark.parametrize("made_in", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("used_in", [torch.float32, torch.bfloat16, torch.float16])
+def test_M09_the_base_in_other_numbers_is_the_base(
+    made_in: torch.dtype, used_in: torch.dtype, tmp_path: Path
+) -> None:
+    """Weights stored in float32: in float16 they have another fingerprint, and are no other."""
+    base = tiny(dtype=made_in)
+    save_heads(random_heads(base, "medusa"), tmp_path, base, {})
+    load_heads(tmp_path, tiny(dtype=used_in))  # a warning is an error
+    with pytest.warns(UserWarning, match="were trained for"):
+        load_heads(tmp_path, tiny(dtype=used_in, seed=1))
+
+
+def test_M09_float16_has_another_fingerprint_and_a_like_sketch() -> None:
+    whole, half, other = tiny(), tiny(dtype=torch.float16), tiny(dtype=torch.float16, seed=1)
+    assert whole.fingerprint == tiny(dtype=torch.bfloat16).fingerprint
+    assert whole.fingerprint != half.fingerprint
+    assert is_alike(whole.sketch, half.sketch)
+    assert not is_alike(whole.sketch, other.sketch)
+    assert len(whole.sketch) <= 64 * 4
+
+
+@pytest.mark.parametrize("broken", [None, 3, "", "zz", "3f8", "3f80", "7fc0" * 30])
+def test_M09_a_broken_sketch_is_a_warning(broken: object, tmp_path: Path) -> None:
+    file = saved(tmp_path) / "heads.json"
+    description = json.loads(file.read_text())
+    description["base"]["sketch"] = broken
+    file.write_text(json.dumps(description))
+    load_heads(tmp_path, tiny())
+    with pytest.warns(UserWarning, match="were trained for"):
+        load_heads(tmp_path, tiny(dtype=torch.float16))
 
 
 def test_B17_a_reduced_vocabulary_without_its_map_is_refused(tmp_path: Path) -> None:

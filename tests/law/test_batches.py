@@ -7,12 +7,12 @@ from functools import lru_cache
 import pytest
 
 from confident import ConfidentPolicy
-from draft_heads import KINDS, overfit_heads
+from draft_heads import KINDS, overfit_heads, random_heads
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams, TokenEvent
 from entmtp.errors import BadInput, TreeError
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
+from entmtp.scheduler import PlainPolicy, RandomPolicy, Selection, StaticPolicy, TreePolicy
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
@@ -112,3 +112,35 @@ def test_a_policy_that_cannot_run_is_refused_at_once() -> None:
     with pytest.raises(BadInput, match="policy static needs draft heads"):
         Engine(tiny()).add([1], policy=StaticPolicy(chain(2)))
     assert engine.num_waiting == 0
+
+
+def test_heads_that_the_engine_left_out_are_not_called_missing() -> None:
+    engine = Engine(tiny(), random_heads(tiny(), "hydra"))
+    assert engine.heads is None
+    with pytest.raises(BadInput, match="whose own policy never drafts leaves its heads out"):
+        engine.add([1], policy=StaticPolicy(chain(2)))
+
+
+def test_a_policy_without_trees_is_named() -> None:
+    with pytest.raises(TreeError, match="policy random has no trees; give at least one"):
+        Engine(tiny(), random_heads(tiny(), "hydra"), RandomPolicy([]))
+
+
+class Boundless(StaticPolicy):
+    """Announces one tree, and drafts another."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(chain(1))
+        self._drafted = StaticPolicy(tree)
+
+    def begin(self, seed: int) -> Selection:
+        return self._drafted.begin(seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tree_that_was_not_announced_is_refused_too(kind: str) -> None:
+    for tree, said in ((chain(9), "9 deep but there are 4"), (full(9, 1), "rank 8 but the heads")):
+        engine = Engine(tiny(), heads(kind), Boundless(tree))
+        with pytest.raises(TreeError, match=said):
+            engine.generate([1], GenerationParams(30))
+        assert (engine.num_running, engine.num_cache_bytes) == (0, 0)

@@ -136,12 +136,23 @@ def test_L05_through_the_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (0, 0.6, 2), (4, 0.6, 2), (0, 0.9, 4)]
+    ("temperature", "top_k", "top_p", "num_kept"),
+    [
+        (0.5, 0, 1.0, 8),
+        (1.0, 2, 1.0, 2),
+        (1.0, 0, 0.6, 3),
+        (0.5, 2, 1.0, 2),
+        (0.5, 0, 0.6, 2),
+        (0.5, 4, 0.6, 2),
+        (1.0, 2, 0.6, 2),
+        (0.5, 2, 0.6, 1),  # of two tokens the first is more than 0.6
+        (0.5, 0, 0.9, 4),
+    ],
 )
 def test_L06_filters_and_temperature_are_those_of_plain_decoding(
-    top_k: int, top_p: float, num_kept: int
+    temperature: float, top_k: int, top_p: float, num_kept: int
 ) -> None:
-    sampling = Sampling(0.5, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p)
     p = warped(EIGHT_ROW, sampling)
     assert int((p > 0).sum()) == num_kept
     tree = Tree.from_paths([(7,), (6,), (0,), (7, 7), (7, 6), (6, 6)])

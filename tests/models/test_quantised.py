@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from draft_heads import KINDS, random_heads
+from entmtp.bench.rounding import float32_twin, rounding_ratio
+from entmtp.decode import Sampling
 from entmtp.errors import ModelRefused
 from entmtp.heads import load_heads, save_heads
 from entmtp.target import TargetModel
@@ -20,7 +22,7 @@ from model_matrix import demand_exactness
 from model_roster import VOCAB_SIZE
 
 needs_torchao = pytest.mark.skipif(
-    find_spec("torchao") is None, reason="torchao is not installed: pip install entmtp[quantized]"
+    find_spec("torchao") is None, reason="torchao is not installed: pip install torchao"
 )
 
 
@@ -58,6 +60,26 @@ def test_M12_heads_of_an_int8_target_are_saved_and_loaded(kind: str, tmp_path: P
     target = load_target(str(int8_folder(tmp_path)), "float32")
     save_heads(random_heads(target, kind), tmp_path / "heads", target, {}, torch.float16)
     assert load_heads(tmp_path / "heads", target).hidden_size == 64
+
+
+@needs_torchao
+def test_L02_differences_of_an_int8_target_in_16_bits_are_judged(tmp_path: Path) -> None:
+    """Its float32 twin has the same weights, unpacked: no more than rounding lies between them."""
+    folder = str(int8_folder(tmp_path))
+    target = load_target(folder, "bfloat16")
+    twin = float32_twin(target)
+    assert all(is_plain(weight) for weight in twin.transformers_model.parameters())
+    assert twin.dtype == torch.float32
+    ids = torch.tensor([[1, 2, 3]])
+    ours, theirs, whole = (
+        each.logits(list(each.prefill(ids, each.new_cache(1, 3)))[-1])
+        for each in (target, twin, load_target(folder, "float32"))
+    )
+    assert (theirs - whole).abs().max() < 0.1
+    assert 0 < (ours - theirs).abs().max() < 1.0
+    ratio = rounding_ratio(target, twin, [1, 2, 3], (4, 6), Sampling())
+    assert ratio is not None
+    assert ratio > 0
 
 
 @pytest.mark.parametrize(

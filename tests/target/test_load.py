@@ -94,7 +94,7 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path, files: dict[str, str], s
         {"config.json": '{"hydra_num_heads": 4}'},
     ],
 )
-def test_m10_heads_given_as_the_model(tmp_path: Path, files: dict[str, str]) -> None:
+def test_M10_heads_given_as_the_model(tmp_path: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert "holds draft heads, not a model" in refusal(tmp_path)
@@ -142,6 +142,27 @@ def test_a_number_of_layers_that_no_model_has(tmp_path: Path, folder: Path) -> N
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
     assert "asks for 1000000000 layers" in refusal(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": -1}))
+    assert "asks for -1 layers" in refusal(folder)
+
+
+def test_a_message_of_several_lines_is_not_cut_at_its_colon(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
+    assert "'hidden_size': TypeError: Field 'hidden_size' expected int" in refusal(folder)
+
+
+def test_M13_a_hostile_pickle_of_a_model_runs_nothing(tmp_path: Path, folder: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (exec, (f"open({str(tmp_path / 'hit')!r}, 'w')",))
+
+    (folder / WEIGHTS).unlink()
+    torch.save({"model.norm.weight": Hostile()}, folder / "pytorch_model.bin")
+    said = refusal(folder)
+    assert "nothing of it was run; get the model as safetensors" in said
+    assert "weights_only" not in said  # torch's own words say how to run it
+    assert not (tmp_path / "hit").exists()
 
 
 def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -194,6 +195,17 @@ def test_flags_that_contradict_are_refused_before_the_model_is_loaded(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         command(flags(tmp_path / "no model", tmp_path, *more))
+
+
+@pytest.mark.parametrize("name", ["--work", "--out"])
+def test_a_folder_that_may_not_be_written_is_said_before_the_hours(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
+    with pytest.raises(BadInput, match="locked may not be written to; choose another folder"):
+        command(flags(tmp_path / "no model", tmp_path, name, str(locked / "a" / "b")))
 
 
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

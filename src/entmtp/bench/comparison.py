@@ -107,7 +107,7 @@ def compare(
     load_before = load_average()
     runs = measure(methods, tasks, params, on_run)
     load = {"load_average_before": load_before, "load_average_after": load_average()}
-    differences = find_differences(runs, BASELINE, tasks, target, params.sampling)
+    differences = find_differences(runs, BASELINE, tasks, target, params)
     figures = [
         summarise(runs[method.name], runs[BASELINE], method.trees, differences)
         for method in methods
@@ -208,6 +208,7 @@ def _settings(
         "baseline": BASELINE,
         "max_tokens": params.max_tokens,
         **asdict(params.sampling),
+        "banned": list(params.banned),
         "stop": list(params.stop),
         "eos_ids": list(methods[0].engine.target.eos_ids),
         "lossless": all(method.engine.is_lossless for method in methods),

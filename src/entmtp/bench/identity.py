@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from entmtp.bench.measure import Run, Runs, Task
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
-from entmtp.decode import Sampling
+from entmtp.engine import GenerationParams
+from entmtp.engine.request import resolve
 from entmtp.target import TargetModel
 
 Verdict = Literal["rounding", "fault", "unjudged"]
@@ -32,7 +33,7 @@ class Difference(NamedTuple):
 
 
 def find_differences(
-    runs: Runs, baseline: str, tasks: Sequence[Task], target: TargetModel, sampling: Sampling
+    runs: Runs, baseline: str, tasks: Sequence[Task], target: TargetModel, params: GenerationParams
 ) -> tuple[Difference, ...]:
     """Every method's first differences to the baseline, each judged.
 
@@ -51,17 +52,19 @@ def find_differences(
         return ()
     is_rounded = target.has_float32_twin and target.number_format != "float32"
     exact = float32_twin(target) if is_rounded else None
-    judge = _Judge(target, exact, sampling)
+    judge = _Judge(target, exact, params)
     return tuple(judge(task, plain, run, index) for task, plain, run, index in found)
 
 
 class _Judge:
     """Calls a difference rounding or a fault."""
 
-    def __init__(self, target: TargetModel, exact: TargetModel | None, sampling: Sampling) -> None:
+    def __init__(
+        self, target: TargetModel, exact: TargetModel | None, params: GenerationParams
+    ) -> None:
         self._target = target
         self._exact = exact
-        self._sampling = sampling
+        self._params = params
 
     def __call__(self, task: Task, plain: Run, run: Run, index: int) -> Difference:
         expected, got = _token(plain, index), _token(run, index)
@@ -72,17 +75,18 @@ class _Judge:
         if expected is not None and got is not None:
             if self._exact is not None:
                 pair = (expected, got)
-                ratio = rounding_ratio(self._target, self._exact, prefix, pair, self._sampling)
-                verdict = verdict_of(ratio)
+                ratio = self._ratio(self._exact, task, prefix, pair)
+                verdict = "rounding" if ratio <= MAX_RATIO else "fault"
             elif not self._target.has_float32_twin and len(prefix) > self._target.exact_length:
                 verdict = "unjudged"
         return Difference(run.method, task.prompt_id, index, expected, got, ratio, verdict)
 
-
-def verdict_of(ratio: float | None) -> Verdict:
-    if ratio is None:
-        return "unjudged"
-    return "rounding" if ratio <= MAX_RATIO else "fault"
+    def _ratio(
+        self, exact: TargetModel, task: Task, prefix: tuple[int, ...], pair: tuple[int, int]
+    ) -> float:
+        sampling = resolve(self._target, list(task.prompt_ids), self._params).sampling
+        num_prompt = len(task.prompt_ids)
+        return rounding_ratio(self._target, exact, prefix, pair, sampling, num_prompt)
 
 
 def _token(run: Run, index: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
@@ -72,10 +73,11 @@ def print_verification(
         hidden = len(verification.differences) - MAX_LISTED
         if hidden > 0:
             console.print(f"and {hidden} more", style="dim", highlight=False)
+    unjudged = f", {verification.num_unjudged} not judged" if verification.num_unjudged else ""
     console.print(
         f"{verification.num_identical} of {verification.num_prompts} prompts identical to"
         f" {BASELINE}; differences: {verification.num_rounding} rounding,"
-        f" {verification.num_unjudged} not judged, {verification.num_faults} faults",
+        f" {verification.num_faults} faults{unjudged}",
         style="bold green" if verification.passed else "bold red",
         highlight=False,
     )
@@ -106,13 +108,13 @@ def choices_json(choices: Mapping[str, TreeChoice]) -> dict[str, object]:
         name: {
             "num_nodes": choice.best.tree.num_nodes,
             "paths": [list(path) for path in choice.best.tree.paths[1:]],
-            "plain_step_milliseconds": 1000 * choice.plain_step_seconds,
+            "plain_step_milliseconds": _milliseconds(choice.plain_step_seconds),
             "candidates": [
                 {
                     "num_nodes": row.tree.num_nodes,
                     "depth": row.tree.depth,
                     "mean_acceptance_length": row.mean_acceptance_length,
-                    "step_milliseconds": 1000 * row.step_seconds,
+                    "step_milliseconds": _milliseconds(row.step_seconds),
                 }
                 for row in choice.table
             ],
@@ -121,19 +123,24 @@ def choices_json(choices: Mapping[str, TreeChoice]) -> dict[str, object]:
     }
 
 
+def _milliseconds(seconds: float) -> float | None:
+    """None for what was never timed, which JSON has no number for."""
+    return 1000 * seconds if math.isfinite(seconds) else None
+
+
 def describe_difference(one: Difference) -> str:
     """One line about one difference."""
-    if one.ratio is None:
-        why = (
-            "one of the outputs ended"
-            if None in (one.plain_id, one.token_id)
-            else "in float32 nothing may differ, and in int8 nothing so near the start"
-        )
+    if one.verdict == "unjudged":
+        why = "in this number format nothing shows whether that is rounding"
+    elif None in (one.plain_id, one.token_id):
+        why = "one of the outputs ended, so this is a fault"
+    elif one.ratio is None:
+        why = "in float32 nothing may differ, in int8 nothing so near the start: this is a fault"
     else:
-        why = f"the rounding ratio is {one.ratio:.1f}, above {MAX_RATIO:g}"
+        why = f"the rounding ratio is {one.ratio:.1f}, above {MAX_RATIO:g}, so this is a fault"
     return (
         f"{one.method} differs from {BASELINE} on prompt {one.prompt_id} at token {one.num_common}"
-        f" ({one.plain_id} became {one.token_id}): {why}, so this is a fault"
+        f" ({one.plain_id} became {one.token_id}): {why}"
     )
 
 

@@ -22,8 +22,8 @@ class Verification(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether no difference is more than rounding."""
-        return self.num_faults == 0
+        """Whether every difference is shown to be rounding."""
+        return self.num_rounding == len(self.differences)
 
     @property
     def num_identical(self) -> int:
@@ -35,7 +35,7 @@ class Verification(NamedTuple):
 
     @property
     def num_unjudged(self) -> int:
-        """Drawn with top-k or top-p, or int8 behind its exact length: the ratio does not apply"""
+        """Of which nobody can say what they are: int8 behind its exact length"""
         return self._count("unjudged")
 
     @property

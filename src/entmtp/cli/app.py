@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import NoReturn
 
@@ -50,6 +51,9 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    # Python has no stream for what the shell closed (`>&-`).
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -67,10 +71,20 @@ def run_command(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
+    except SystemExit as error:
+        # Typer makes an exit of a broken pipe, with the code of a fault.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _stop_writing(0)
     except BrokenPipeError:
-        # The reader has enough (`| head`). Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _stop_writing(0)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = error.filename or "standard output or a file"
+        reason = error.strerror or str(error)
+        code = _complain(f"cannot use {where}: {reason}; check the path, its rights and the space")
+        return code if error.filename else _stop_writing(code)
     except MemoryError as error:
         return _complain(f"out of memory ({error}); use fewer tokens, a smaller dtype or model")
     except RuntimeError as error:
@@ -105,6 +119,12 @@ def build(wanted: str) -> typer.Typer:
 
 def _nothing() -> None:
     """Stands for a verb that is only listed."""
+
+
+def _stop_writing(code: int) -> int:
+    """The reader has enough (`| head`), or the disk. Python would complain again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _complain(message: str) -> int:

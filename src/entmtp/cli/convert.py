@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from entmtp.cli.options import DEFAULT_MODEL, AsJson, LoadOptions
+from entmtp.cli.flags import AsJson
+from entmtp.cli.options import DEFAULT_MODEL, LoadOptions
 from entmtp.cli.session import note, open_target, warnings_as_notes
 from entmtp.cli.tree import convert_tree
 from entmtp.heads import LAYOUT_NAMES, check_conversion, convert_heads, locate_heads

@@ -31,7 +31,8 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import choices_json, describe_difference, print_choice, print_comparison
 from entmtp.cli.bars import progress_bar
-from entmtp.cli.options import AsJson, SamplingOptions, TargetOptions, with_options
+from entmtp.cli.flags import AsJson
+from entmtp.cli.options import SamplingOptions, TargetOptions, with_options
 from entmtp.cli.session import busy, note, open_heads, open_target
 from entmtp.cli.stream import ShowDrafts, legend, show_answer
 from entmtp.cli.workload import WorkloadOptions

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from entmtp.cli.flags import AsJson
 from entmtp.data.cache import Progress
 from entmtp.data.humaneval import HUMANEVAL, fetch_humaneval
 from entmtp.errors import BadInput
@@ -25,9 +26,7 @@ def run(
     name: Annotated[
         str, typer.Argument(help="; ".join(f"{n}: {d}" for n, d in DESCRIPTIONS.items()))
     ] = DEFAULT,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Bring the embedded model or a benchmark's prompts into the cache.
 

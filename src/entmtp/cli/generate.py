@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from entmtp.cli.flags import AsJson
 from entmtp.cli.options import (
-    AsJson,
     DraftOptions,
     TargetOptions,
     method_name,

@@ -29,9 +29,6 @@ from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
 DEFAULT_MODEL = next(iter(EMBEDDED))
 DEFAULT_HEADS = "hydra"
 
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
-]
 SkipBadLines = Annotated[
     bool,
     typer.Option("--skip-bad-lines", help="Leave out lines that cannot be read, and say how many."),
@@ -212,15 +209,15 @@ def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
         BadInput: they contradict one another.
         HeadsError, TreeError, ArtefactError: heads or tree are not what they should be.
     """
-    policy = options.policy or ("static" if options.tree else None)
-    if options.tree and policy != "static":
+    policy = options.policy or ("static" if options.tree is not None else None)
+    if options.tree is not None and policy != "static":
         raise BadInput(
             f"--tree {options.tree} and --policy {policy} contradict each other; leave one out"
         )
     heads = options.heads
     if heads is None and model in EMBEDDED and policy != "plain":
         heads = DEFAULT_HEADS
-    policy = policy or ("static" if heads else "plain")
+    policy = policy or ("static" if heads is not None else "plain")
     if policy != "plain" and heads is None:
         raise BadInput(f"policy {policy} needs draft heads; pass --heads, or --policy plain")
     if policy == "plain" and options.acceptance != "exact":
@@ -230,7 +227,7 @@ def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
     folder = locate_heads(heads)
     if policy == "random":
         return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
-    tree = tree_by_name(options.tree) if options.tree else default_tree(folder)
+    tree = default_tree(folder) if options.tree is None else tree_by_name(options.tree)
     return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
 
 

@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import typer
 from safetensors import SafetensorError
 
 from entmtp.cli.bars import progress_bar
-from entmtp.cli.options import AsJson, LoadOptions, SkipBadLines, line_rule, with_options
+from entmtp.cli.flags import AsJson
+from entmtp.cli.options import LoadOptions, SkipBadLines, line_rule, with_options
 from entmtp.cli.session import note, note_skipped, open_target, warnings_as_notes
 from entmtp.data import Message, OnBadLine, Prompt, load_prompts
 from entmtp.data.chat import chat_text, read_chat_template
@@ -125,11 +127,16 @@ class PlaceOptions:
     ] = False
 
     def places(self) -> Places:
-        """Raises BadInput: a file is in the way."""
+        """Raises BadInput: a file is in the way, or nothing may be written there."""
         for name, path in (("--out", self.out), ("--work", self.work)):
             for folder in (path, *path.parents):
                 if folder.exists() and not folder.is_dir():
                     raise BadInput(f"{name} {path}: {folder} is a file; expected a folder")
+            there = next(folder for folder in (path, *path.parents) if folder.exists())
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise BadInput(
+                    f"{name} {path}: {there} may not be written to; choose another folder"
+                )
         return Places(self.work, self.out, self.restart)
 
 

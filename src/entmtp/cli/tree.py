@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from entmtp.cli.flags import AsJson
 from entmtp.trees import (
     FORMS,
     Tree,
@@ -40,9 +41,7 @@ def tree() -> None:
 @app.command()
 def show(
     spec: Spec,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of output.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw a tree in the terminal: its nodes by rank, and how many there are at each depth."""
     shown = tree_by_name(spec)

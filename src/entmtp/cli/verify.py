@@ -20,8 +20,8 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import describe_difference, print_verification
 from entmtp.cli.bars import progress_bar
+from entmtp.cli.flags import AsJson
 from entmtp.cli.options import (
-    AsJson,
     DraftOptions,
     SamplingOptions,
     TargetOptions,
@@ -29,6 +29,7 @@ from entmtp.cli.options import (
     plan_drafts,
     with_options,
 )
+from entmtp.cli.processing import ProcessingOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.workload import WorkloadOptions
 from entmtp.engine import Engine, GenerationParams
@@ -43,6 +44,7 @@ def run(
     drafts: DraftOptions,
     workload: WorkloadOptions,
     sampling: SamplingOptions,
+    processing: ProcessingOptions,
     as_json: AsJson = False,
 ) -> None:
     """Answer prompts plainly and with drafts, and compare every token.
@@ -52,13 +54,19 @@ def run(
     float32, is divided by the rounding error there. Up to 2 this is rounding; above it is an error.
 
     Exit codes: 0 identical, or different by rounding alone; 1 a difference that rounding does not
-    explain (in float32: any); 2 wrong use or bad input; 130 interrupted.
+    explain (in float32 and int8: any); 2 wrong use or bad input; 130 interrupted.
     """
     _check(drafts, target, workload)
     prompts = workload.load()
-    params = GenerationParams(workload.max_tokens, sampling.sampling())
+    asked = processing.processed(sampling.sampling())
+    params = GenerationParams(workload.max_tokens, asked, banned=tuple(processing.ban or ()))
     drafted = open_engine(target, drafts)
     assert drafted.heads is not None, "a policy that drafts has heads"
+    if not drafted.is_lossless:
+        note(
+            f"note: {drafted.acceptance} acceptance is NOT lossless: above temperature 0 its"
+            " answers differ from the model's own on purpose"
+        )
     name = method_name(drafted.policy, drafted.heads.kind)
     methods = [Method(BASELINE, Engine(drafted.target)), Method(name, drafted)]
     comparison = _compare(methods, make_tasks(drafted, prompts), params)

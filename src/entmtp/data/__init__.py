@@ -4,7 +4,7 @@ Knows: files, packages on PyPI, a tokenizer's chat template. Does not know: mode
 """
 
 from entmtp.data.chat import chat_ids, plain_ids
-from entmtp.data.lines import OnBadLine, SkippedLines, refuse_line
+from entmtp.data.lines import OnBadLine, SkippedLines, is_text, refuse_line
 from entmtp.data.messages import Message
 from entmtp.data.prompts import PROMPT_SETS, Prompt, load_prompts, packaged_prompts, read_prompts
 
@@ -15,6 +15,7 @@ __all__ = [
     "Prompt",
     "SkippedLines",
     "chat_ids",
+    "is_text",
     "load_prompts",
     "packaged_prompts",
     "plain_ids",

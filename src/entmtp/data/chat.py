@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
+from entmtp.data.lines import is_text
 from entmtp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _render(
             "this model's tokenizer has no chat template; give the prompt as plain text instead,"
             " or pass a template where --chat-template is offered"
         )
+    if odd := [message for message in messages if not is_text(message.content)]:
+        raise BadInput(f"the message of the {odd[0].role} is not UTF-8; convert it first")
     conversation = [{"role": message.role, "content": message.content} for message in messages]
     try:
         return tokenizer.apply_chat_template(
@@ -132,3 +135,9 @@ def _render(
         ) from error
     except TemplateError as error:
         raise BadInput(f"the model's chat template rejects this conversation: {error}") from error
+    # A template is a program and raises whatever its own lines lead to.
+    except Exception as error:
+        raise BadInput(
+            f"the model's chat template fails on this conversation: {type(error).__name__}"
+            f" ({error}); put the template right"
+        ) from error

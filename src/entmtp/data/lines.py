@@ -48,6 +48,14 @@ class SkippedLines:
         return f"{lines} skipped, the first: {self._first}"
 
 
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8: half a surrogate pair is no text.
+
+    Python puts such halves where the bytes of a command line are not UTF-8.
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def read_lines(
     path: Path, parse: Parse[T], on_bad: OnBadLine = refuse_line, expected: str = "JSON lines"
 ) -> Iterator[T]:

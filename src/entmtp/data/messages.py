@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from entmtp.data.lines import kind_of
+from entmtp.data.lines import is_text, kind_of
 
 ROLES = {
     "system": "system",
@@ -95,6 +95,6 @@ def _text(value: Any, where: str) -> str:
         raise ValueError(f"{where}: expected text, got {kind_of(value)}")
     if not value.strip():
         raise ValueError(f"{where} is empty; expected some text")
-    if any("\ud800" <= char <= "\udfff" for char in value):
+    if not is_text(value):
         raise ValueError(f"{where} holds half a surrogate pair, which is no text")
     return value

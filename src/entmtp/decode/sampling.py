@@ -115,11 +115,32 @@ class Sampling:
         )
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise `BadInput` where a token id lies outside of a vocabulary."""
+        """Raise `BadInput` for an id outside of a vocabulary, or where nothing of it is left."""
         check_ids("logit_bias", (token_id for token_id, _ in self.logit_bias), vocab_size)
         for sequence in self.banned_ids:
             check_ids("a sequence in banned_ids", sequence, vocab_size)
         check_ids("delays", (token_id for token_id, _ in self.delays), vocab_size)
+        self._check_choice(vocab_size)
+
+    def _check_choice(self, vocab_size: int) -> None:
+        """There must be a token to say behind every text, or id 0 would be said unasked."""
+        early = {token_id for token_id, count in self.delays if count}
+        if len(early.union(one[-1] for one in self.banned_ids)) < vocab_size:
+            return
+        ruled_out: dict[tuple[int, ...], set[int]] = {(): early}
+        for sequence in self.banned_ids:
+            ruled_out.setdefault(tuple(sequence[:-1]), set()).add(sequence[-1])
+        left = set(range(vocab_size)) - ruled_out[()]
+        for beginning in ruled_out:
+            # Behind it, sequences count that begin with its end, too.
+            tails = (beginning[start:] for start in range(len(beginning)))
+            more = set[int]().union(*(ruled_out.get(tail, ()) for tail in tails))
+            if len(more) >= len(left) and left <= more:
+                behind = f" behind {list(beginning)}" if beginning else ""
+                raise BadInput(
+                    f"banned ids and ends that are too early rule out all {vocab_size} tokens of"
+                    f" the vocabulary{behind}; leave one that may be said"
+                )
 
     def seeded(self) -> Sampling:
         """The same with a seed: its own, or else a fresh random one; 0 where nothing is drawn."""

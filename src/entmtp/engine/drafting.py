@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from entmtp.heads import Draft, DraftHeads
+from entmtp.heads import Draft, DraftHeads, check_tree
 from entmtp.scheduler import StepChoice, places_in
 from entmtp.trees import Tree, TreeBuffers, tree_buffers
 
@@ -46,6 +46,8 @@ class Drafter:
         if self._heads is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, trees, 0.0)
+        for tree in trees:  # a selection may have left what its policy announced
+            check_tree(self._heads, tree)
         started = perf_counter()
         draft = Draft.empty(root_ids, buffers)
         log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)

@@ -1,29 +1,25 @@
 """The living part: requests in, events out.
 
-Knows: which sequences wait, run and end, and turns text into ids and back. Does not know: how a
-step works (`batch`), which tree is picked (`scheduler`), how drafts are made (`heads`).
+Knows: prompts and what is asked of their answers. Does not know: which sequence runs when
+(`loop`), how a step works (`batch`), which tree is picked (`scheduler`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from itertools import count
-from time import perf_counter
 
-import torch
-
-from entmtp.decode import ExactAcceptor, TypicalAcceptor
+from entmtp.decode import Acceptor, ExactAcceptor, TypicalAcceptor
 from entmtp.decode.checks import check_count
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
+from entmtp.engine.loop import Loop
 from entmtp.engine.params import MAX_SAMPLES, GenerationParams
 from entmtp.engine.policy import check_policy, drafts
 from entmtp.engine.prompt import Prompt, prompt_ids
 from entmtp.engine.request import resolve
 from entmtp.engine.sequence import Sequence
-from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
@@ -56,27 +52,23 @@ class Engine:
 
         Raises:
             TreeError: the policy has a tree that the heads cannot fill.
-            BadInput: drafts are asked for without heads.
+            BadInput: drafts are asked for without heads; a count is below 1.
             ModelRefused: drafts are asked for, and the target was let in without them.
         """
+        for name, value in (("max_batch_size", max_batch_size), ("min_rows", min_rows)):
+            check_count(name, value, 1, None, "a count from 1 up")
         self.target = target
         self.policy = policy or PlainPolicy()
         check_policy(self.policy, heads, target)
         if target.tree_refusal:
             max_batch_size = min_rows = 1
-        if acceptance not in ("exact", "typical"):
-            raise BadInput(f"acceptance is {acceptance!r}; give exact, or typical (not lossless)")
         self.heads = heads if drafts(self.policy) else None
+        self._has_left_out = heads is not self.heads
         self.acceptance = acceptance
-        exact = ExactAcceptor(early_exit=target.device.type == "cpu")
-        acceptor = exact if acceptance == "exact" else TypicalAcceptor()
-        self._batch = Batch(target, self.heads, acceptor, min_rows)
-        self._max_batch_size = max_batch_size
-        self._most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
+        batch = Batch(target, self.heads, _acceptor(acceptance, target), min_rows)
+        most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         target.warm_up({max(min_rows, tree.num_nodes) for tree in self.policy.trees})
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
-        self._inbox: dict[int, deque[Event]] = {}
+        self._loop = Loop(batch, max_batch_size, most_nodes)
         self._request_ids = count()
 
     @property
@@ -85,21 +77,21 @@ class Engine:
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._loop.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._loop.waiting)
 
     @property
     def num_cache_bytes(self) -> int:
         """Memory of the key/value caches; 0 when nothing runs."""
-        return self._batch.num_cache_bytes
+        return self._loop.batch.num_cache_bytes
 
     @property
     def cache_lengths(self) -> list[int]:
         """Committed tokens of each running sequence: all it said but the last one."""
-        return self._batch.lengths
+        return self._loop.batch.lengths
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt.
@@ -124,19 +116,31 @@ class Engine:
                 heads.
             TreeError: the policy has a tree that the heads cannot fill.
         """
-        return self._queue(self._prepare(prompt, params, policy=policy))
+        return self._loop.queue(self._prepare(prompt, params, policy=policy))
 
-    def add_samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[int]:
-        """Queue `n` answers to one prompt, one id each.
+    def add_samples(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None,
+        n: int,
+        policy: TreePolicy | None = None,
+    ) -> list[int]:
+        """Queue `n` answers to one prompt, one id each; a `policy` as in `add`.
 
         They share a seed and are drawn by (seed, index): the first is what the seed gives alone.
         """
-        return [self._queue(sequence) for sequence in self._samples(prompt, params, n)]
+        return [self._loop.queue(sequence) for sequence in self._samples(prompt, params, n, policy)]
 
-    def _samples(self, prompt: Prompt, params: GenerationParams | None, n: int) -> list[Sequence]:
+    def _samples(
+        self,
+        prompt: Prompt,
+        params: GenerationParams | None,
+        n: int,
+        policy: TreePolicy | None = None,
+    ) -> list[Sequence]:
         check_count("n", n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
         params = (params or GenerationParams()).seeded()
-        return [self._prepare(prompt, params, index) for index in range(n)]
+        return [self._prepare(prompt, params, index, policy) for index in range(n)]
 
     def _prepare(
         self,
@@ -146,48 +150,33 @@ class Engine:
         policy: TreePolicy | None = None,
     ) -> Sequence:
         policy = policy or self.policy
-        check_policy(policy, self.heads, self.target)
+        check_policy(policy, self.heads, self.target, are_left_out=self._has_left_out)
         request = resolve(self.target, self.encode(prompt), params or GenerationParams(), index)
         selection = policy.begin(request.sample_seed)
         return Sequence(next(self._request_ids), request, self.target.tokenizer, selection)
 
-    def _queue(self, sequence: Sequence) -> int:
-        self._waiting.append(sequence)
-        self._inbox[sequence.request_id] = deque()
-        return sequence.request_id
-
-    @torch.inference_mode()
     def step(self) -> None:
         """Let waiting requests in, and take one tree decode step of all that run.
 
         What happened lies ready for `events`. An error ends every request.
         """
-        try:
-            self._admit()
-            if self._running:
-                self._decode_step()
-        except BaseException:
-            self._abandon()
-            raise
+        self._loop.step()
 
     def events(self, request_id: int) -> Iterator[Event]:
         """The events of one request, stepping until it is over; closing cancels it."""
-        try:
-            while request_id in self._inbox:
-                yield from self.take_events(request_id)
-                if request_id in self._inbox:  # its last event was not among them
-                    self.step()
-        finally:
-            self.forget(request_id)
+        return self._loop.events(request_id)
 
     def take_events(self, request_id: int) -> Iterator[Event]:
         """What happened to one request since it was asked last; steps nothing."""
-        inbox = self._inbox.get(request_id, deque())
-        while inbox:
-            event = inbox.popleft()
-            if isinstance(event, FinishEvent):
-                del self._inbox[request_id]
-            yield event
+        return self._loop.take_events(request_id)
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, if it is not over: its cache rows are free, its events end."""
+        self._loop.cancel(request_id)
+
+    def forget(self, request_id: int) -> None:
+        """Cancel a request that nobody listens to any more, events and all."""
+        self._loop.forget(request_id)
 
     def stream(self, prompt: Prompt, params: GenerationParams | None = None) -> Iterator[Event]:
         """Generate one answer as it comes. Closing the iterator frees the cache at once.
@@ -197,7 +186,7 @@ class Engine:
         sequence = self._prepare(prompt, params)
 
         def events() -> Iterator[Event]:
-            yield from self.events(self._queue(sequence))
+            yield from self.events(self._loop.queue(sequence))
 
         return events()
 
@@ -218,7 +207,7 @@ class Engine:
         return self._run(self._samples(prompt, params, n))
 
     def _run(self, sequences: Ids[Sequence]) -> list[Result]:
-        request_ids = [self._queue(sequence) for sequence in sequences]
+        request_ids = [self._loop.queue(sequence) for sequence in sequences]
         try:
             return [self._result(request_id) for request_id in request_ids]
         finally:
@@ -231,94 +220,10 @@ class Engine:
                 return event.result
         raise AssertionError("a request ends with a FinishEvent")
 
-    @torch.inference_mode()  # cache rows may be moved in the mode they were made in, and no other
-    def cancel(self, request_id: int) -> None:
-        """End a request, if it is not over: its cache rows are free, its events end."""
-        for row, sequence in enumerate(self._running):
-            if sequence.request_id == request_id:
-                self._release(row)
-                self._end_early(sequence)
-                return
-        for sequence in self._waiting:
-            if sequence.request_id == request_id:
-                self._waiting.remove(sequence)
-                self._end_early(sequence)
-                return
 
-    def _end_early(self, sequence: Sequence) -> None:
-        sequence.finish_reason = "cancelled"
-        self._tell(sequence.finish())
-
-    def forget(self, request_id: int) -> None:
-        """Cancel a request that nobody listens to any more, events and all."""
-        self.cancel(request_id)
-        # Emptied as well: somebody may be in the midst of taking events.
-        self._inbox.pop(request_id, deque()).clear()
-
-    def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._max_batch_size:
-            sequence = self._waiting[0]  # until it runs: an error must find it there
-            if sequence.num_remaining == 0:
-                sequence.finish_reason = "length"
-                self._tell(sequence.finish())
-            else:
-                self._begin(sequence)
-            self._waiting.popleft()
-        self._sweep()
-
-    def _begin(self, sequence: Sequence) -> None:
-        request = sequence.request
-        capacity = request.num_expected_rows + self._most_nodes
-        with sequence.timed_prefill():
-            first = self._batch.join(
-                request.prompt_ids, request.choosing, capacity, sequence.reads_root
-            )
-        self._running.append(sequence)
-        self._tell(sequence.take([first.token_id], first.root_signals, first.logprobs))
-
-    def _decode_step(self) -> None:
-        started = perf_counter()
-        choices = [sequence.next_choice() for sequence in self._running]
-        output = self._batch.step(choices, [sequence.root for sequence in self._running])
-        outcomes = zip(
-            output.token_ids,
-            output.root_signals,
-            output.logprobs,
-            output.num_draft_tokens,
-            strict=True,
-        )
-        for sequence, outcome in zip(self._running, outcomes, strict=True):
-            self._tell(sequence.take(*outcome))
-        self._count_time(perf_counter() - started, output.seconds)
-        self._sweep()
-
-    def _count_time(self, wall: float, parts: StepSeconds) -> None:
-        """Book a step's time; what lies around the batch's own part of it is the host's."""
-        parts.host += wall - parts.total
-        for sequence in self._running:
-            sequence.stats.decode_seconds += wall
-            sequence.stats.step_seconds.add(parts, 1 / len(self._running))
-
-    def _sweep(self) -> None:
-        """Let finished sequences go."""
-        for row in reversed(range(len(self._running))):
-            sequence = self._running[row]
-            if sequence.finish_reason is not None:
-                self._release(row)
-                self._tell(sequence.finish())
-
-    def _release(self, row: int) -> None:
-        self._batch.leave(row)
-        self._running[row] = self._running[-1]
-        self._running.pop()
-
-    def _tell(self, event: Event) -> None:
-        if event.request_id in self._inbox:
-            self._inbox[event.request_id].append(event)
-
-    def _abandon(self) -> None:
-        for sequence in [*self._running, *self._waiting]:
-            self._end_early(sequence)
-        self._running.clear()
-        self._waiting.clear()
-        self._batch.clear()
+def _acceptor(name: str, target: TargetModel) -> Acceptor:
+    if name == "exact":
+        return ExactAcceptor(early_exit=target.device.type == "cpu")
+    if name == "typical":
+        return TypicalAcceptor()
+    raise BadInput(f"acceptance is {name!r}; give exact, or typical (not lossless)")

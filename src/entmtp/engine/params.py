@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from entmtp.data import is_text
 from entmtp.decode import Sampling
 from entmtp.decode.checks import check_count, check_ids
 from entmtp.errors import BadInput
@@ -65,3 +66,5 @@ def _check_texts(name: str, texts: Sequence[object]) -> None:
     odd = next((one for one in texts if not isinstance(one, str)), None)
     if odd is not None:
         raise BadInput(f"{name} holds {odd!r}; give strings")
+    if broken := [one for one in texts if not is_text(str(one))]:
+        raise BadInput(f"{name} holds {broken[0]!r}, which is not UTF-8; convert it first")

@@ -5,9 +5,13 @@ Knows: texts, ids, messages, the target's tokenizer and limits. Does not know: s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import SupportsInt, TypeGuard
 
-from entmtp.data import Message, chat_ids, plain_ids
+from transformers import PreTrainedTokenizerBase
+
+from entmtp.data import Message, chat_ids, is_text, plain_ids
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
 
@@ -38,22 +42,36 @@ def prompt_ids(target: TargetModel, prompt: Prompt) -> list[int]:
 
 def encode(target: TargetModel, prompt: Prompt) -> list[int]:
     """Token ids of a prompt, however long it is."""
-    if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
-        return [item for item in prompt if isinstance(item, int)]
     tokenizer = target.tokenizer
-    if tokenizer is None:
-        raise BadInput("this model has no tokenizer; give the prompt as token ids")
     if not isinstance(prompt, str):
-        messages = [item for item in prompt if isinstance(item, Message)]
-        if len(messages) < len(prompt):
+        # Bytes would pass for ids.
+        is_list = isinstance(prompt, Iterable) and not isinstance(prompt, bytes | bytearray)
+        items: list[object] = list(prompt) if is_list else [None]
+        ids = [int(item) for item in items if _is_id(item)]
+        if len(ids) == len(items):
+            return ids
+        messages = [item for item in items if isinstance(item, Message)]
+        if len(messages) < len(items):
             raise BadInput(
-                "the prompt is neither text, nor token ids, nor messages; give one of them"
+                "the prompt is neither text, nor token ids, nor messages, but a"
+                f" {type(prompt).__name__}; give one of them (ids as a list of whole numbers)"
             )
-        return chat_ids(tokenizer, messages)
+        return chat_ids(_demand(tokenizer), messages)
+    tokenizer = _demand(tokenizer)
     if not prompt.strip():
         raise BadInput("the prompt is empty; give some text")
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
+    if not is_text(prompt):
         raise BadInput("the prompt is not UTF-8; convert it first")
     if tokenizer.chat_template:
         return chat_ids(tokenizer, [Message("user", prompt)])
     return plain_ids(tokenizer, prompt)
+
+
+def _is_id(item: object) -> TypeGuard[SupportsInt]:
+    return isinstance(item, Integral) and not isinstance(item, bool)
+
+
+def _demand(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    if tokenizer is None:
+        raise BadInput("this model has no tokenizer; give the prompt as token ids")
+    return tokenizer

@@ -16,16 +16,19 @@ from pathlib import PurePath
 from typing import Any
 
 from entmtp.errors import ArtefactError, HeadsError
+from entmtp.target.fingerprint import is_alike
 from entmtp.target.model import TargetModel
 
 _HARMLESS = "the output stays exact, but few drafts may be accepted"
 
 
 def describe_base(target: TargetModel) -> dict[str, Any]:
-    """What heads keep of their target: its name, its weights' and its tokenizer's fingerprint."""
+    """What heads keep of their target, to know it again in whatever numbers it is held."""
     return {
         "name": target.name,
         "fingerprint": target.fingerprint,
+        "dtype": _dtype_name(target),
+        "sketch": target.sketch,
         "tokenizer": tokenizer_fingerprint(target),
     }
 
@@ -87,7 +90,7 @@ def check_base(base: Mapping[str, Any], target: TargetModel, where: object) -> N
     name, fingerprint, tokenizer = (base.get(k) for k in ("name", "fingerprint", "tokenizer"))
     if fingerprint is None:
         _check_name(name, target, where)
-    elif fingerprint != target.fingerprint:
+    elif not _is_the_base(base, target):
         _warn(
             f"heads in {where} were trained for {name} ({fingerprint}), the model is"
             f" {target.name} ({target.fingerprint}); {_HARMLESS}"
@@ -98,6 +101,19 @@ def check_base(base: Mapping[str, Any], target: TargetModel, where: object) -> N
             f"heads in {where} were trained with another tokenizer ({tokenizer}, the model"
             f" {target.name} has {ours}); {_HARMLESS}"
         )
+
+
+def _is_the_base(base: Mapping[str, Any], target: TargetModel) -> bool:
+    """Whether heads were made for these weights, in this number format or in another."""
+    if base.get("fingerprint") == target.fingerprint:
+        return True
+    # Rounded to float16 before, the same weights have another fingerprint.
+    theirs, dtypes = base.get("sketch"), (base.get("dtype"), _dtype_name(target))
+    return "float16" in dtypes and isinstance(theirs, str) and is_alike(theirs, target.sketch)
+
+
+def _dtype_name(target: TargetModel) -> str:
+    return str(target.dtype).removeprefix("torch.")
 
 
 def _check_name(name: object, target: TargetModel, where: object) -> None:

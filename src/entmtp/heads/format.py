@@ -3,8 +3,8 @@
 Knows: our own files, what makes them fit a target, and how to name what does not.
 Does not know: the layouts of other projects (`published/`), training.
 
-The JSON: `schema_version`, `config` (the fields of `HeadsConfig`), `base` (`name`, `fingerprint`
-and `tokenizer` of the target) and `provenance` (free). Written last and atomically, so that a
+The JSON: `schema_version`, `config` (the fields of `HeadsConfig`), `base` (what
+`fit.py` keeps of the target) and `provenance` (free). Written last and atomically, so that a
 folder with a readable `heads.json` is complete.
 """
 
@@ -154,6 +154,8 @@ def locate_heads(spec: str | Path) -> Path:
     place = Path(spec).expanduser()
     if place.is_file() and place.name in (WEIGHTS_NAME, CONFIG_NAME):
         place = place.parent
+    if spec == "":  # to `Path` the current folder
+        raise HeadsError("the name of the draft heads is empty; give one, or leave it out")
     if (place / CONFIG_NAME).is_file():
         return place
     reason = "no such file or folder"

@@ -56,12 +56,12 @@ def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def check_num_layers(given: Any, path: Path) -> None:
-    """A model of more layers than any has would be built until the memory is full.
+    """A model of more layers than any has would be built until the memory is full; none is none.
 
     Raises:
         ModelRefused: that is what the file asks for.
     """
-    if isinstance(given, (int, float)) and given > _MOST_LAYERS:
+    if isinstance(given, (int, float)) and not 1 <= given <= _MOST_LAYERS:
         raise ModelRefused(f"{path} asks for {given} layers; the file seems broken: get it anew")
 
 
@@ -91,8 +91,13 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's message, or its type where it has none.
+
+    With the next one, where the first ends in a colon and says nothing yet.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    num_lines = 2 if lines and lines[0].endswith(":") else 1
+    return " ".join(lines[:num_lines]) or type(error).__name__
 
 
 def _pre_tokenizer_name(reader: Any) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
 
 
 def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    if path.is_dir():
+    if spec and path.is_dir():
         _check_folder(path)
         return _read_checkpoint(str(path), dtype)
     if path.is_file():
@@ -227,8 +228,13 @@ def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
 def _reason(error: BaseException, where: str) -> str:
     """What was wrong, where `transformers` itself only names a module or a key."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = "entmtp[quantized]" if error.name == "torchao" else error.name
-        return f"it needs the package {error.name}, which is not installed (pip install {package})"
+        package = error.name.partition(".")[0]
+        return f"it needs the package {package}, which is not installed (pip install {package})"
+    if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run it all the same
+        return (
+            "its weights are a pickle of more than tensors, or a broken one; nothing of it was run;"
+            " get the model as safetensors"
+        )
     if not isinstance(error, KeyError):
         return first_line(error)
     try:

@@ -8,8 +8,6 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,9 +20,10 @@ from entmtp.errors import ModelRefused
 from entmtp.target.architecture import FULL, SLIDING, Architecture, read_architecture
 from entmtp.target.attention import ATTENTION_NAME
 from entmtp.target.cache import KVCache, LayerShape
+from entmtp.target.fingerprint import fingerprint, sketch
 from entmtp.target.layout import probe_layout, shipped_attention, takes_our_attention
 from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
-from entmtp.target.output import OutputLayer, is_plain, plain_weight
+from entmtp.target.output import OutputLayer, plain_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -233,23 +232,19 @@ class TargetModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names these weights: the same for every dtype that they are loaded in.
-
-        SHA-256 over the architecture and 64 strided values of each parameter, rounded to bf16.
-        """
+        """Names these weights; see `sketch` for weights that are held in float16."""
         config = {
             "model_type": self.config.model_type,
             "hidden_size": self.hidden_size,
             "vocab_size": self.vocab_size,
             "num_layers": self.num_layers,
         }
-        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-        for name, weight in sorted(self._model.named_parameters()):
-            flat = (weight if is_plain(weight) else weight.dequantize()).detach().reshape(-1)
-            sample = flat[:: max(1, flat.numel() // 64)][:64].float().to(torch.bfloat16)
-            digest.update(name.encode())
-            digest.update(sample.cpu().view(torch.int16).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self._model, config)
+
+    @cached_property
+    def sketch(self) -> str:
+        """Some of these weights' values, to be compared with a tolerance (`is_alike`)."""
+        return sketch(self._model)
 
 
 def _demand_rows(model: PreTrainedModel) -> None:

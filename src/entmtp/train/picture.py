@@ -24,7 +24,7 @@ def draw_run(metrics: Path, picture: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise BadInput(
-            "the picture needs matplotlib; install it with: pip install 'entmtp[plot]'"
+            "the picture needs matplotlib, which is not installed (pip install matplotlib)"
         ) from error
     entries = read_metrics(metrics)
     figure = Figure(figsize=(11, 4.2), layout="constrained")

@@ -52,7 +52,7 @@ def read_tree(file: FilePath, name: str | None = None) -> Tree:
         TreeError: the file cannot be read, is in no such form, or its paths are no tree.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TreeError(f"cannot read tree file {file}: {error}") from error
     try:
@@ -201,8 +201,8 @@ def _literal(text: str, name: str | None, problem: str) -> object:
         return next(iter(values.values()))
     if name not in values:
         raise TreeError(
-            f"has no tree named {name}; it has {', '.join(values)}: put a colon and one of them"
-            " behind the file"
+            f"has {'several trees' if name is None else f'no tree named {name}'}; it has"
+            f" {', '.join(values)}: put a colon and one of them behind the file"
         )
     return values[name]
 
@@ -251,10 +251,15 @@ def write_tree(tree: Tree, form: str, file: FilePath) -> None:
         TreeError: the form cannot say this tree.
     """
     text = format_tree(tree, form) + "\n"
-    half = file.with_name(f".{file.name}.{os.getpid()}")
+    # A link stays a link, and a pipe or a device is written to, not put another file in place of.
+    place = file.resolve()
+    half = place.with_name(f".{place.name}.{os.getpid()}")
     try:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            file.write_text(text, encoding="utf-8")
+            return
         half.write_text(text, encoding="utf-8")
-        half.replace(file)
+        half.replace(place)
     except OSError as error:
         half.unlink(missing_ok=True)
         raise BadInput(f"cannot write {file}: {error.strerror or error}") from error
