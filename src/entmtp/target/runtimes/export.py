@@ -33,6 +33,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from entmtp.errors import ModelRefused
 from entmtp.target.attention import unknown_options
 from entmtp.target.cache import LayerShape
+from entmtp.target.gguf_file import quiet
 
 EXPORT_ATTENTION = "entmtp-export"
 WEIGHT_GROUP = 64
@@ -268,7 +269,10 @@ def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The tracer warns of each size that it takes for a constant; ours are meant to be."""
-    with warnings.catch_warnings():
+    """The tracer warns of each size that it takes for a constant; ours are meant to be.
+
+    And it reads every attribute of a model, of which some make `transformers` talk.
+    """
+    with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
