@@ -88,6 +88,7 @@ def figures() -> str:
     lines += ["", identity_in_16_bits(speed, padded), "", time_of_a_step(speed)]
     if (RESULTS / BATCH).is_file():  # it takes a quieter machine than the others
         lines += ["", of_a_batch(read(BATCH))]
+    lines += ["", *steps_table(read("runtime-steps.json"))]
     return "\n".join(lines) + "\n"
 
 
@@ -129,6 +130,22 @@ def of_a_batch(content: dict[str, Any]) -> str:
         f"{settings['together']} sequences together against 1 at a time, total tokens/s with"
         f" prefill, {settings['max_tokens']} tokens each: {ratios}."
     )
+
+
+def steps_table(content: dict[str, Any]) -> list[str]:
+    rows = list(content["steps"][0]["wall_ms"])
+    return [
+        "The target's share of a step (ms) by the rows that it verifies at once,"
+        f" {content['context']} tokens of context:",
+        "",
+        f"| runtime and format | {' | '.join(rows)} |",
+        "|---" * (len(rows) + 1) + "|",
+        *(
+            f"| {step['run'].replace(':', ', ')} |"
+            + "".join(f" {step['wall_ms'][row]:.0f} |" for row in rows)
+            for step in content["steps"]
+        ),
+    ]
 
 
 if __name__ == "__main__":

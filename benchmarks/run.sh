@@ -17,4 +17,5 @@ last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" &&
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
 .venv/bin/python benchmarks/batch.py --out "$results/batch-bfloat16.json"
+.venv/bin/python benchmarks/runtime_steps.py --out "$results/runtime-steps.json"
 .venv/bin/python benchmarks/readme.py
