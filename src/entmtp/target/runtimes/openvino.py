@@ -1,4 +1,4 @@
-"""The target on OpenVINO's CPU kernels: the same model, several times faster, row for row exact.
+"""The target on OpenVINO's CPU kernels: the same model in less time, row for row exact.
 
 Knows: stored graphs, number formats, and how tensors are handed over. Does not know: how graphs
 are made, trees, sampling.
