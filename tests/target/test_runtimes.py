@@ -180,7 +180,7 @@ def test_a_graph_that_hides_nothing_fails_the_self_check(monkeypatch: pytest.Mon
         is_prompt = mask.shape[2] > 9
         return additive(mask, dtype) if is_prompt else torch.zeros(mask.shape)
 
-    monkeypatch.setattr("entmtp.target.runtimes.openvino.additive", visible)
+    monkeypatch.setattr("entmtp.target.runtimes.late_cache.additive", visible)
     with pytest.raises(ModelRefused, match="a tree of drafts"):
         self_check(OpenVinoTarget(target(vocab_size=64), "float32", silent))
 
@@ -220,7 +220,7 @@ def test_a_failed_export_leaves_nothing(monkeypatch: pytest.MonkeyPatch, graphs:
 @needs_openvino
 def test_sums_over_keys_stay_in_float32_in_a_bf16_graph() -> None:
     fast = OpenVinoTarget(target(), "bfloat16", silent)
-    compiled = fast._body.lane()._request.get_compiled_model().get_runtime_model()
+    compiled = fast._body.lane(0)._request.get_compiled_model().get_runtime_model()
     sums = []
     for node in compiled.get_ops():
         kind, precision = (node.get_rt_info()[k].value for k in ("layerType", "runtimePrecision"))

@@ -54,6 +54,13 @@ class Draw(NamedTuple):
     """The root and all before it, where the sampler looks back"""
     num_logprobs: int | None = None
     """How many of the likeliest tokens are to be told of; None for no log-probabilities"""
+    rows_at_once: int = 0
+    """Whole trees of up to so many rows have their logits computed in one product"""
+
+    def logits_of_all(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Logits `[B, T, V]` of hidden states `[B, T, H]`, unless that would be too dear."""
+        is_cheap = hidden.shape[:-1].numel() <= self.rows_at_once
+        return self.logits(hidden) if is_cheap else None
 
     def token(self, logits: torch.Tensor, drawn: Sequence[torch.Tensor]) -> torch.Tensor:
         """Ids `[B]` behind a node with logits `[B, V]`, reached by the tokens `drawn`, each `[B]`.
@@ -69,7 +76,8 @@ class ExactAcceptor:
 
     Descend if a child carries the drawn token, else stop: every emitted token is the target's
     own, for any tree. Logits are computed for visited nodes only, always B rows at a time, so
-    the output layer's product has the same shape as in plain decoding (DESIGN D3a).
+    the output layer's product has the same shape as in plain decoding (DESIGN D3a); or for the
+    whole tree at once, where the target says that this changes no bit.
     """
 
     def __init__(self, early_exit: bool) -> None:
@@ -89,8 +97,9 @@ class ExactAcceptor:
         slots = [node]
         token_ids: list[torch.Tensor] = []
         logprobs: list[Logprobs] = []
+        known = target.logits_of_all(hidden)
         for depth in range(buffers.depth + 1):
-            logits = target.logits(hidden[batch, node])
+            logits = target.logits(hidden[batch, node]) if known is None else known[batch, node]
             token = target.token(logits, token_ids)
             token_ids.append(token)
             if target.num_logprobs is not None:

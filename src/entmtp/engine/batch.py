@@ -141,7 +141,14 @@ class Batch:
         logits = _Timed(self._target.logits)
         first = torch.tensor(cache.lengths, device=device) + 1
         history = history_of(self._sampler, self._rows, device)
-        draw = Draw(logits, self._sampler, first, history, self._num_logprobs)
+        draw = Draw(
+            logits,
+            self._sampler,
+            first,
+            history,
+            self._num_logprobs,
+            self._target.rows_at_once,
+        )
         acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         counts = acceptance.num_accepted + 1
         reads_root = any(choice.reads_root for choice in choices)

@@ -52,6 +52,9 @@ class TargetModel:
     exact_length: int = 0
     """Tokens up to which rows of a tree have the bits of plain decoding; 0: that is not said"""
 
+    rows_at_once: int = 0
+    """Up to so many rows of logits cost little more than one, and have the same bits"""
+
     def __init__(
         self,
         model: PreTrainedModel,

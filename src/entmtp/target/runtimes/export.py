@@ -1,7 +1,7 @@
 """The unmodified model as an OpenVINO graph: rows and past keys in, hidden states and new keys out.
 
-Knows: `transformers`' doors (a cache of ours, a registered attention function, a ready mask), the
-tracer, and how weights become int8. Does not know: where graphs are stored or how they run.
+Knows: `transformers`' doors (a cache of ours, a registered attention function, a ready mask) and
+the tracer. Does not know: number formats, where graphs are stored or how they run.
 
 The graph keeps no state. Past keys and values come in as they lie in the cache, those of the new
 rows go out, and whoever accepts drafts writes down what stays.
@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import AttentionInterface, Cache, PreTrainedModel
@@ -34,18 +33,9 @@ from entmtp.errors import ModelRefused
 from entmtp.target.attention import unknown_options
 from entmtp.target.cache import LayerShape
 from entmtp.target.gguf_file import quiet
+from entmtp.target.runtimes.rewrite import keep_sums_over_keys_in_float32, merge_products
 
 EXPORT_ATTENTION = "entmtp-export"
-WEIGHT_GROUP = 64
-"""Neighbouring weights of a row that share a scale."""
-_STAMP = b"""<?xml version="1.0"?>
-<net name="stamp" version="11"><layers>
-<layer id="0" name="stamped" type="Parameter" version="opset1">
-<data shape="1" element_type="f32"/>
-<rt_info><attribute name="precise" version="0"/></rt_info>
-<output><port id="0" precision="FP32"><dim>1</dim></port></output>
-</layer></layers><edges/></net>"""
-"""A graph whose one node must not be computed in 16 bits: only a file can say so, not Python."""
 _SUM_WIDTH = 16
 """Columns of ones that sum a row: one full vector register, or the product sums in another way."""
 
@@ -167,30 +157,14 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     step = _Step(twin.base_model, shape_groups(layout))
     example = (ids, ids + torch.arange(rows), mask, *keys, *values)
     step(*example)  # a refusal would come out of the tracer as something else
-    graph = _trace(step, example)
+    graph = trace(step, example)
     free = [ov.PartialShape([-1, -1])] * 2 + [ov.PartialShape([-1, 1, -1, -1])]
     free += [ov.PartialShape([-1, t.shape[1], -1, t.shape[3]]) for t in (*keys, *values)]
     for node, shape in zip(graph.inputs, free, strict=True):
         node.get_node().set_partial_shape(shape)
-    graph.validate_nodes_and_infer_types()
-    _keep_sums_over_keys_in_float32(graph)
+    merge_products(graph)
+    keep_sums_over_keys_in_float32(graph)
     return graph
-
-
-def _keep_sums_over_keys_in_float32(graph: Any) -> None:
-    """Mark two products of each layer, whatever the format that the graph is compiled for later.
-
-    A product in bf16 adds neighbours in pairs, and which keys are neighbours depends on the tree.
-    """
-    import openvino as ov
-
-    (stamped, *_) = ov.Core().read_model(_STAMP).get_ordered_ops()
-    ((key, stamp),) = dict(stamped.get_rt_info()).items()
-    for node in graph.get_ordered_ops():
-        if node.get_type_name() != "MatMul" or _has_weight(node):
-            continue
-        if node.get_output_partial_shape(0)[-1].is_static:  # not the scores, [..., S]
-            node.set_rt_info(stamp, key)
 
 
 @torch.inference_mode(False)
@@ -204,59 +178,13 @@ def export_output(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
     layer.weight.data = weight.detach().float()
     if bias is not None:
         layer.bias.data = bias.detach().float()
-    graph = _trace(layer, (torch.zeros(2, hidden_size),))
+    graph = trace(layer, (torch.zeros(2, hidden_size),))
     graph.inputs[0].get_node().set_partial_shape(ov.PartialShape([-1, hidden_size]))
     graph.validate_nodes_and_infer_types()
     return graph
 
 
-def quantise_weights(graph: Any) -> None:
-    """Make each weight matrix int8: `w ≈ round(w / s)·s`, with `s = max|w|/127` of its group.
-
-    A group is `WEIGHT_GROUP` neighbours of a row, or a row where that does not divide it and in
-    the embedding. In this form (whole numbers, conversion, scale) the CPU plugin keeps weights in
-    int8, and multiplies in int8 where it may quantise activations as well.
-    """
-    for node in graph.get_ordered_ops():
-        if not _is_weight(node):
-            continue
-        readers = node.output(0).get_target_inputs()
-        is_embedding = any(r.get_node().get_type_name() == "Gather" for r in readers)
-        value = _quantised(np.asarray(node.data, dtype=np.float32), not is_embedding)
-        for reader in readers:
-            reader.replace_source_output(value.output(0))
-    graph.validate_nodes_and_infer_types()
-
-
-def _quantised(weight: np.ndarray[Any, Any], grouped: bool) -> Any:
-    """The graph of one matrix's weights, from int8 constants."""
-    from openvino import opset13 as ops
-
-    rows, width = weight.shape
-    grouped = grouped and width % WEIGHT_GROUP == 0
-    parts = weight.reshape(rows, -1, WEIGHT_GROUP) if grouped else weight
-    scale = np.maximum(np.abs(parts).max(-1, keepdims=True), np.float32(1e-30)) / np.float32(127)
-    whole = ops.constant(np.rint(parts / scale).astype(np.int8))
-    value = ops.multiply(ops.convert(whole, "f32"), ops.constant(scale))
-    return ops.reshape(value, ops.constant([rows, width]), False) if grouped else value
-
-
-def _has_weight(product: Any) -> bool:
-    inputs = (product.input_value(place).get_node() for place in (0, 1))
-    return any(node.get_type_name() == "Constant" for node in inputs)
-
-
-def _is_weight(node: Any) -> bool:
-    """A matrix that rows are multiplied with, or the embedding."""
-    if node.get_type_name() != "Constant" or len(node.shape) != 2 or min(node.shape) < 2:
-        return False
-    if node.get_element_type().get_type_name() != "f32":
-        return False
-    readers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
-    return bool(readers) and readers <= {"MatMul", "Gather"}
-
-
-def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Any:
+def trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Any:
     """By the PyTorch front end itself: `convert_model` would report its use to its makers."""
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder

@@ -1,23 +1,27 @@
-"""Compiled copies of a graph, one for each number of rows in use.
+"""Compiled copies of a graph, one for each size in frequent use.
 
-Knows: OpenVINO requests, memory handed over by address, and what changing sizes costs. Does not
-know: what the graph computes.
+Knows: OpenVINO requests, memory handed over by address, and what free sizes cost. Does not know:
+what the graph computes.
 
-A graph with free sizes runs with any, but every change of them costs it about as much as half a
-step. So a *lane*, a compiled copy, is kept for each number of rows that a policy uses, made before
-the first request (`add`); sizes without a lane take turns in the one used longest ago.
+A graph whose sizes are free runs with any, but asks each of its nodes for its sizes in every run:
+some five milliseconds for thirty layers, and as many again when they change. So `pin` compiles a
+*lane* for one size of the first input, in which little is left to ask, before the first request;
+sizes without one go through a lane that is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-MAX_LANES = 8
+MAX_PINNED = 8
 """A lane holds the weights in the form that its kernels read: memory, about the file's size."""
+
+Shapes = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+"""Shape of every input for one size of the first; -1 is a size that stays free."""
 
 
 class Lane:
@@ -25,8 +29,6 @@ class Lane:
 
     def __init__(self, request: Any) -> None:
         self._request = request
-        self.sizes: tuple[int, ...] = ()
-        """Sizes of the latest first input"""
         self._held: dict[int, torch.Tensor] = {}
 
     def run(
@@ -35,7 +37,6 @@ class Lane:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """Compute `outputs` in place, without a copy of anything."""
-        self.sizes = tuple(inputs[0].shape)
         for place, tensor in enumerate(inputs):
             self._hold(place, tensor)
         for place, tensor in enumerate(outputs):
@@ -56,34 +57,46 @@ class Lane:
 class Lanes:
     """The lanes of one graph."""
 
-    def __init__(self, graph: Any, settings: Mapping[str, object], blobs: Path) -> None:
+    def __init__(
+        self, graph: Any, settings: Mapping[str, object], blobs: Path, shapes: Shapes
+    ) -> None:
         """
         Args:
+            graph: an `openvino.Model`, or the path of one.
             blobs: folder in which compiled code is kept, so that the next process starts faster.
         """
-        self._graph = graph
-        self._settings = {**settings, "CACHE_DIR": str(blobs)}
-        self._by_last_use: list[Lane] = []
-        self.add()
-
-    def __len__(self) -> int:
-        return len(self._by_last_use)
-
-    def add(self) -> None:
-        """Compile one more copy, if there may be more."""
         import openvino as ov
 
-        if len(self) < MAX_LANES:
-            compiled = ov.Core().compile_model(self._graph, "CPU", self._settings)
-            self._by_last_use.insert(0, Lane(compiled.create_infer_request()))
+        self._core = ov.Core()
+        self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
+        self._settings = {**settings, "CACHE_DIR": str(blobs)}
+        self._shapes = shapes
+        self._pinned: dict[tuple[int, ...], Lane] = {}
+        self._free = self._compile(self._graph)
+
+    @property
+    def pinned(self) -> tuple[tuple[int, ...], ...]:
+        """Sizes of the first input that have a lane of their own, ascending."""
+        return tuple(sorted(self._pinned))
+
+    def pin(self, *sizes: int) -> None:
+        """Compile a lane for these sizes of the first input, unless there are enough."""
+        import openvino as ov
+
+        if sizes in self._pinned or len(self._pinned) == MAX_PINNED:
+            return
+        graph = self._graph.clone()
+        shapes = zip(graph.inputs, self._shapes(sizes), strict=True)
+        graph.reshape({node: ov.PartialShape(list(shape)) for node, shape in shapes})
+        self._pinned[sizes] = self._compile(graph)
 
     def lane(self, *sizes: int) -> Lane:
-        """The lane that ran these sizes of the first input last, or else the one least in use."""
-        found = next((lane for lane in self._by_last_use if lane.sizes == sizes), None)
-        lane = found or self._by_last_use[0]
-        self._by_last_use.remove(lane)
-        self._by_last_use.append(lane)
-        return lane
+        """The lane for these sizes of the first input."""
+        return self._pinned.get(sizes, self._free)
+
+    def _compile(self, graph: Any) -> Lane:
+        compiled = self._core.compile_model(graph, "CPU", self._settings)
+        return Lane(compiled.create_infer_request())
 
 
 def _shared(tensor: torch.Tensor) -> Any:

@@ -11,19 +11,21 @@ Dimension key: B batch · T rows · C past rows in memory · H hidden size · V 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
 from entmtp.data.cache import Progress
 from entmtp.target.cache import KVCache
-from entmtp.target.masks import additive, causal_among
+from entmtp.target.masks import causal_among
 from entmtp.target.model import PREFILL_CHUNK, TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.artefact import Graphs, stored_graphs
 from entmtp.target.runtimes.export import shape_groups
-from entmtp.target.runtimes.lanes import Lanes
+from entmtp.target.runtimes.lanes import MAX_PINNED, Lanes
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 
 _EXACT_KEYS = 1024
@@ -32,7 +34,7 @@ _MIN_ROWS = 2
 """One row alone goes through other kernels than two."""
 _FIRST_PAST = 3
 """Inputs in front of the past keys: ids, positions, mask."""
-_GROUP_SIZE = 32
+_GROUP_SIZE = 64
 """Neighbouring activations that share a scale when they are quantised."""
 
 
@@ -56,6 +58,7 @@ class OpenVinoTarget(TargetModel):
 
     runtime = "openvino"
     exact_length = _EXACT_KEYS - PREFILL_CHUNK
+    rows_at_once = 16
 
     def __init__(self, target: TargetModel, number_format: str, progress: Progress) -> None:
         """Export (once) and compile `target`.
@@ -74,14 +77,14 @@ class OpenVinoTarget(TargetModel):
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8
-        self._warm: set[int] = set()
         graphs = stored_graphs(target, number_format, progress)
         progress(f"compiling {target.name} for {number_format}")
         self._groups = shape_groups(self.layout)
-        self._body = Lanes(self._read_body(graphs), self._settings(), graphs.folder)
-        self._output = (
-            None if graphs.output is None else Lanes(graphs.output, self._settings(), graphs.folder)
-        )
+        body, settings = self._read_body(graphs), cpu_settings(number_format)
+        self._body = Lanes(body, settings, graphs.folder, self._body_shapes)
+        # Logits are never rounded to 16 bits (DESIGN D3a).
+        settings["INFERENCE_PRECISION_HINT"] = "f32"
+        self._output = Lanes(graphs.output, settings, graphs.folder, _output_shapes)
 
     @property
     def number_format(self) -> str:
@@ -102,18 +105,14 @@ class OpenVinoTarget(TargetModel):
     ) -> torch.Tensor:
         assert isinstance(cache, LateCache), "a cache of new_cache"
         rows = ids.shape[1]
-        if rows < _MIN_ROWS:
-            ids, positions = ids.expand(-1, _MIN_ROWS), positions.expand(-1, _MIN_ROWS)
-            among = torch.eye(_MIN_ROWS, dtype=torch.bool).expand(len(ids), -1, -1)
-        inputs = (ids.contiguous(), positions.contiguous(), _mask(cache, among), *cache.memory())
+        ids, positions, among = _padded(ids, positions, among, self._bucket(*ids.shape))
+        inputs = (ids, positions, cache.mask(among), *cache.memory())
         hidden, new = self._make_outputs(*ids.shape)
         self._body.lane(*ids.shape).run(inputs, (hidden, *new))
         cache.offer(list(zip(new[::2], new[1::2], strict=True)))
         return hidden[:, :rows]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self._output is None:
-            return super().logits(hidden)
         flat = hidden.reshape(-1, hidden.shape[-1])
         rows = flat.expand(_MIN_ROWS, -1) if len(flat) == 1 else flat
         logits = torch.empty(len(rows), self.vocab_size)
@@ -122,20 +121,25 @@ class OpenVinoTarget(TargetModel):
 
     def warm_up(self, num_rows: Collection[int]) -> None:
         cache = self.new_cache(1, BLOCK)
-        for rows in sorted({max(_MIN_ROWS, rows) for rows in num_rows} - self._warm):
-            self._body.add()
-            self._warm.add(rows)
+        for rows in _spread({max(_MIN_ROWS, rows) for rows in num_rows}, MAX_PINNED):
+            self._body.pin(1, rows)
             zeros = torch.zeros(1, rows, dtype=torch.long)
             among = causal_among(1, rows, self.device)
-            self.logits(self.forward(zeros, zeros, among, cache)[:, :1])
+            self.logits(self.forward(zeros, zeros, among, cache))
 
-    def _settings(self) -> dict[str, object]:
-        return {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "INFERENCE_PRECISION_HINT": self._format.hint,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE if self._format.is_int8 else 0,
-        }
+    def _bucket(self, batch: int, rows: int) -> int:
+        """Rows to compute where `rows` are wanted: those of the next lane, if one is near."""
+        pinned = [size for _, size in self._body.pinned] if batch == 1 else []
+        place = bisect_left(pinned, rows)
+        is_near = place < len(pinned) and pinned[place] <= 2 * rows
+        return pinned[place] if is_near else max(_MIN_ROWS, rows)
+
+    def _body_shapes(self, sizes: Sequence[int]) -> list[list[int]]:
+        batch, rows = sizes
+        past = [[batch, shape.num_kv_heads, -1] for shape in self.layout]
+        keys = [[*front, shape.key_dim] for front, shape in zip(past, self.layout, strict=True)]
+        values = [[*front, shape.value_dim] for front, shape in zip(past, self.layout, strict=True)]
+        return [[batch, rows], [batch, rows], [batch, 1, rows, -1], *keys, *values]
 
     def _read_body(self, graphs: Graphs) -> Any:
         """The body, with the cache's type at its border."""
@@ -163,11 +167,41 @@ class OpenVinoTarget(TargetModel):
         return torch.empty(batch, rows, self.hidden_size), new
 
 
-def _mask(cache: LateCache, among: torch.Tensor) -> torch.Tensor:
-    """Visibility `[B, 1, T, C + T]` as numbers to add: the committed rows, then the new ones."""
-    batch, rows, _ = among.shape
-    lengths = torch.tensor(cache.lengths)[:, None]
-    past = (torch.arange(cache.capacity) < lengths)[:, None].expand(batch, rows, -1)
-    mask = additive(torch.cat([past, among], -1)[:, None], torch.float32)
-    assert mask is not None, "there is a mask"
-    return mask
+def cpu_settings(number_format: str) -> dict[str, object]:
+    """What OpenVINO is to be told for a number format."""
+    numbers = FORMATS[number_format]
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": numbers.hint,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE if numbers.is_int8 else 0,
+    }
+
+
+def _output_shapes(sizes: Sequence[int]) -> list[list[int]]:
+    return [list(sizes)]
+
+
+def _padded(
+    ids: torch.Tensor,  # [B, T]
+    positions: torch.Tensor,  # [B, T]
+    among: torch.Tensor,  # [B, T, T]
+    rows: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same with `rows` rows; the new ones see the past and themselves, and nobody sees them."""
+    batch, wanted = ids.shape
+    if rows == wanted:
+        return ids.contiguous(), positions.contiguous(), among
+    wide = torch.eye(rows, dtype=torch.bool).repeat(batch, 1, 1)
+    wide[:, :wanted, :wanted] = among
+    more = (0, rows - wanted)
+    return pad(ids, more), pad(positions, more), wide
+
+
+def _spread(sizes: Collection[int], limit: int) -> list[int]:
+    """At most `limit` of some sizes, the largest among them, evenly over their order."""
+    ordered = sorted(sizes)
+    if len(ordered) <= limit:
+        return ordered
+    step = len(ordered) / limit
+    return [ordered[int((place + 1) * step) - 1] for place in range(limit)]
