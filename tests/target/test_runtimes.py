@@ -15,9 +15,9 @@ from entmtp.data.cache import silent
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
-from entmtp.target.masks import additive
 from entmtp.target.runtimes import OpenVinoTarget, artefact, on_runtime, parse_runtime
 from entmtp.target.runtimes.export import chain_attention
+from entmtp.target.runtimes.late_cache import LateCache
 from entmtp.target.selfcheck import self_check
 from fixtures import tiny_model
 from model_roster import ROWS, Row, build
@@ -176,11 +176,14 @@ def test_every_format_passes_the_self_check(number_format: str) -> None:
 
 @needs_openvino
 def test_a_graph_that_hides_nothing_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def visible(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-        is_prompt = mask.shape[2] > 9
-        return additive(mask, dtype) if is_prompt else torch.zeros(mask.shape)
+    exact = LateCache.mask
 
-    monkeypatch.setattr("entmtp.target.runtimes.late_cache.additive", visible)
+    def visible(cache: LateCache, among: torch.Tensor) -> torch.Tensor:
+        is_prompt = among.shape[1] > 9
+        numbers = exact(cache, among)
+        return numbers if is_prompt else torch.zeros_like(numbers)
+
+    monkeypatch.setattr(LateCache, "mask", visible)
     with pytest.raises(ModelRefused, match="a tree of drafts"):
         self_check(OpenVinoTarget(target(vocab_size=64), "float32", silent))
 

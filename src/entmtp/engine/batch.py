@@ -98,7 +98,7 @@ class Batch:
         ids = torch.tensor([prompt_ids], device=self._target.device)
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
-                seen = hidden.to(self._target.dtype)  # a runtime may compute in another format
+                seen = hidden.to(self._heads.input_dtype)  # a runtime may compute in another format
                 context = self._heads.observe(seen, heads_view, [hidden.shape[1]])[0]
         joined = Row(choosing, Record.of(prompt_ids))
         first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
@@ -191,7 +191,7 @@ class Batch:
         if self._heads is None:
             return
         batch = torch.arange(self.size, device=hidden.device)[:, None]
-        kept = hidden[batch, slots[:, : max(counts)]].to(self._target.dtype)
+        kept = hidden[batch, slots[:, : max(counts)]].to(self._heads.input_dtype)
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
 

@@ -24,6 +24,7 @@ from torch.nn.functional import linear
 from entmtp.errors import TreeError
 
 if TYPE_CHECKING:
+    from entmtp.heads.level import Children
     from entmtp.target import TargetModel
     from entmtp.target.cache import KVCache
     from entmtp.trees import Tree, TreeBuffers
@@ -87,6 +88,32 @@ class HeadsConfig:
     prefix: PrefixShape | None = None
 
 
+class HeadKernels(ABC):
+    """Another way to compute what heads compute, equal to it but for rounding."""
+
+    @abstractmethod
+    def children(
+        self,
+        head: int,
+        context: torch.Tensor,  # [B, P, H]
+        path: torch.Tensor,  # [B, P, (head + 1)·H]
+        num_ranks: int,
+    ) -> Children:
+        """The best children of each path by one head that needs it."""
+
+    @abstractmethod
+    def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:
+        """Those of the first heads, `[B, 1, R]` each, where contexts `[B, H]` are all they need."""
+
+    @abstractmethod
+    def new_cache(self, batch_size: int) -> KVCache | None:
+        """A cache for `extend`, where there is a prefix layer."""
+
+    @abstractmethod
+    def extend(self, hidden: torch.Tensor, cache: KVCache, counts: Sequence[int]) -> torch.Tensor:
+        """As `PrefixLayer.extend`."""
+
+
 class DraftHeads(nn.Module, ABC):
     """Draft heads of one target. `bind` them to it before use."""
 
@@ -95,6 +122,8 @@ class DraftHeads(nn.Module, ABC):
     needs_path: ClassVar[bool] = False
     """Whether a head sees the tokens between the root and the node it proposes."""
 
+    kernels: HeadKernels | None = None
+    """What drafts in the place of this module's own products"""
     draft_ids: torch.Tensor | None
     output_rows: torch.Tensor | None
     output_row_bias: torch.Tensor | None
@@ -122,6 +151,11 @@ class DraftHeads(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """Of the hidden states that `observe` takes."""
+        return torch.float32 if self.kernels is not None else next(self.parameters()).dtype
 
     def bind(self, target: TargetModel) -> None:
         """Take from the target what is not stored in the heads' own file."""

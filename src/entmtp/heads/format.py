@@ -11,6 +11,7 @@ folder with a readable `heads.json` is complete.
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -21,9 +22,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from entmtp.data.cache import Progress
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
+from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
@@ -34,6 +37,7 @@ SCHEMA_VERSION = 1
 WEIGHTS_NAME = "heads.safetensors"
 CONFIG_NAME = "heads.json"
 PACKAGED = Path(__file__).parent / "packaged"
+_log = logging.getLogger(__name__)
 
 
 def save_heads(
@@ -116,8 +120,10 @@ def count_heads(spec: str | Path) -> int:
     return count_published(place)
 
 
-def load_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
+def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.info) -> DraftHeads:
     """Heads from a folder or file, or packaged ones by name, bound to the target and in its dtype.
+
+    They draft on the target's runtime.
 
     Raises:
         HeadsError: there are none under that name, or they do not fit the target.
@@ -127,7 +133,10 @@ def load_heads(spec: str | Path, target: TargetModel) -> DraftHeads:
     heads.to(device=target.device, dtype=target.dtype)
     heads.bind(target)
     heads.requires_grad_(False)
-    return heads.eval()
+    heads.eval()
+    if target.runtime == "openvino":
+        draft_on_openvino(heads, target, progress)
+    return heads
 
 
 def read_heads(spec: str | Path, target: TargetModel) -> DraftHeads:

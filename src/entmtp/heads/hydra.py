@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, last_of_each
-from entmtp.heads.level import choose, fill_level
+from entmtp.heads.level import Children, choose, fill_level
 from entmtp.heads.prefix import PrefixLayer
 from entmtp.trees import TreeBuffers
 
@@ -82,6 +82,8 @@ class HydraHeads(DraftHeads):
         self.prefix = None if config.prefix is None else PrefixLayer(hidden, config.prefix)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache | None:
+        if self.kernels is not None:
+            return self.kernels.new_cache(batch_size)
         return None if self.prefix is None else self.prefix.new_cache(batch_size, capacity)
 
     def observe(
@@ -89,7 +91,8 @@ class HydraHeads(DraftHeads):
     ) -> torch.Tensor:
         if self.prefix is not None:
             assert cache is not None, "Hydra++ needs the cache of new_cache"
-            hidden = self.prefix.extend(hidden, cache, counts)
+            layer = self.prefix if self.kernels is None else self.kernels
+            hidden = layer.extend(hidden, cache, counts)
         return last_of_each(hidden, counts)
 
     def context(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -106,13 +109,17 @@ class HydraHeads(DraftHeads):
         return state
 
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
-        batch = torch.arange(context.shape[0], device=context.device)[:, None]
         for head, level in enumerate(buffers.levels):
-            # Slots from the root down to each open node, itself included: [B, P, head + 1].
-            way = buffers.ancestors[batch, level.expand, : head + 1]
-            path_ids = draft.ids[batch[..., None], way]
+            path_ids = draft.wide_ids.gather(1, level.way.flatten(1)).view_as(level.way)
             path = self.embed(path_ids).flatten(2)
             states = context[:, None].expand(-1, path.shape[1], -1)
-            logits = self.logits(head, self.features(head, states, path))
-            fill_level(draft, level, choose(logits, level.num_ranks), self.draft_ids)
+            fill_level(draft, level, self._children(head, states, path, level.num_ranks))
             yield head + 1
+
+    def _children(
+        self, head: int, context: torch.Tensor, path: torch.Tensor, num_ranks: int
+    ) -> Children:
+        if self.kernels is not None:
+            return self.kernels.children(head, context, path, num_ranks)
+        logits = self.logits(head, self.features(head, context, path))
+        return choose(logits, num_ranks, self.draft_ids)

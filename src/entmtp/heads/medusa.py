@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import linear, silu
 
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig
-from entmtp.heads.level import choose, fill_level
+from entmtp.heads.level import Children, choose, fill_level
 from entmtp.trees import TreeBuffers
 
 
@@ -62,9 +62,17 @@ class MedusaHeads(DraftHeads):
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         if not buffers.levels:
             return
-        logits = self.all_logits(self.all_features(context, buffers.depth))
-        for depth, (level, rows) in enumerate(zip(buffers.levels, logits, strict=True), start=1):
+        for depth, (level, children) in enumerate(
+            zip(buffers.levels, self._children(context, buffers), strict=True), start=1
+        ):
             # One row of children serves every parent of the level: they do not see the parent.
-            chosen = choose(rows[:, None], level.num_ranks)
-            fill_level(draft, level, chosen, self.draft_ids, shared_row=True)
+            fill_level(draft, level, children, shared_row=True)
             yield depth
+
+    def _children(self, context: torch.Tensor, buffers: TreeBuffers) -> list[Children]:
+        num_ranks = [level.num_ranks for level in buffers.levels]
+        if self.kernels is not None:
+            return self.kernels.children_of_all(context, num_ranks)
+        logits = self.all_logits(self.all_features(context, buffers.depth))
+        pairs = zip(logits, num_ranks, strict=True)
+        return [choose(rows[:, None], count, self.draft_ids) for rows, count in pairs]

@@ -85,11 +85,15 @@ class PrefixLayer(nn.Module):
         cache.advance(counts)
         return contexts
 
+    @property
+    def layout(self) -> LayerShape:
+        """Shape of its cache rows."""
+        return LayerShape(self.shape.num_kv_heads, self.shape.head_dim, self.shape.head_dim)
+
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        layout = [LayerShape(self.shape.num_kv_heads, self.shape.head_dim, self.shape.head_dim)]
         weight = self.body.norm.weight
         return KVCache.allocate(
-            layout, batch_size, capacity, dtype=weight.dtype, device=weight.device
+            [self.layout], batch_size, capacity, dtype=weight.dtype, device=weight.device
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:

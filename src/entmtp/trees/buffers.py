@@ -30,6 +30,7 @@ class Level:
     expand: torch.Tensor  # [B, P] slots of the level above that have children; padding is 0
     parent_row: torch.Tensor  # [B, n] row of `expand` under which each slot hangs
     ranks: torch.Tensor  # [B, n]
+    way: torch.Tensor  # [B, P, level] slots from the root down to each of `expand`, itself included
     num_ranks: int
     """Children to take from each expanded parent: the largest rank of the level, plus one."""
 
@@ -142,13 +143,17 @@ def _composed(trees: Sequence[Tree], device: torch.device, min_slots: int) -> Tr
         valid=nodes[:, 2].bool(),
         mask=mask.scatter_(2, ancestors, True),
         ancestors=ancestors,
-        levels=_levels(tables, depth, num_slots, device),
+        levels=_levels(tables, ancestors, device),
     )
 
 
 def _levels(
-    tables: Sequence[_Tables], depth: int, num_slots: int, device: torch.device
+    tables: Sequence[_Tables],
+    ancestors: torch.Tensor,  # [B, T, D+1]
+    device: torch.device,
 ) -> tuple[Level, ...]:
+    num_slots, depth = ancestors.shape[1], ancestors.shape[2] - 1
+    batch = torch.arange(len(tables), device=device)[:, None]
     widest = max(one.levels.shape[-1] for one in tables)
     plan = torch.zeros(len(tables), depth, 4, widest, dtype=torch.long, device=device)
     plan[:, :, 0] = _BEHIND
@@ -161,5 +166,7 @@ def _levels(
         reaching = [one for one in tables if len(one.num_slots) > at]
         num_parents = max(one.num_parents[at] for one in reaching)
         num_ranks = max(one.num_ranks[at] for one in reaching)
-        levels.append(Level(slots, expand[:, :num_parents], parent_row, ranks, num_ranks))
+        expand = expand[:, :num_parents]
+        way = ancestors[batch, expand, : at + 1].contiguous()
+        levels.append(Level(slots, expand, parent_row, ranks, way, num_ranks))
     return tuple(levels)

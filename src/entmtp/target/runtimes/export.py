@@ -40,7 +40,7 @@ _SUM_WIDTH = 16
 """Columns of ones that sum a row: one full vector register, or the product sums in another way."""
 
 
-class _FlowCache(Cache):
+class FlowCache(Cache):
     """The cache of one traced forward: past rows as given, new rows collected."""
 
     def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
@@ -114,7 +114,7 @@ class _Step(nn.Module):
         mask: torch.Tensor,  # [B, 1, T, S]
         *past: torch.Tensor,  # keys of every layer [B, N/G, C, D], then values
     ) -> tuple[torch.Tensor, ...]:
-        cache = _FlowCache(past[: len(past) // 2], past[len(past) // 2 :])
+        cache = FlowCache(past[: len(past) // 2], past[len(past) // 2 :])
         hidden = self._body(
             input_ids=ids,
             position_ids=positions,

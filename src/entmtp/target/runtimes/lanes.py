@@ -29,7 +29,8 @@ class Lane:
 
     def __init__(self, request: Any) -> None:
         self._request = request
-        self._held: dict[int, torch.Tensor] = {}
+        self._inputs: dict[int, torch.Tensor] = {}
+        self._outputs: dict[int, torch.Tensor] = {}
 
     def run(
         self,
@@ -37,21 +38,27 @@ class Lane:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """Compute `outputs` in place, without a copy of anything."""
-        for place, tensor in enumerate(inputs):
-            self._hold(place, tensor)
-        for place, tensor in enumerate(outputs):
-            self._request.set_output_tensor(place, _shared(tensor))
+        _hand_over(inputs, self._inputs, self._request.set_input_tensor)
+        _hand_over(outputs, self._outputs, self._request.set_output_tensor)
         self._request.infer()
 
-    def _hold(self, place: int, tensor: torch.Tensor) -> None:
-        """Hand an input over, unless the request has that memory already.
 
-        The tensor is held here: the request knows its address only.
-        """
-        held = self._held.get(place)
-        if held is None or (held.data_ptr(), held.shape) != (tensor.data_ptr(), tensor.shape):
-            self._request.set_input_tensor(place, _shared(tensor))
-            self._held[place] = tensor
+def _hand_over(
+    tensors: Sequence[torch.Tensor],
+    held: dict[int, torch.Tensor],
+    set_tensor: Callable[[int, Any], None],
+) -> None:
+    """Tell a request of memory that it does not have yet.
+
+    What it has is held here: the request knows addresses only.
+    """
+    for place, tensor in enumerate(tensors):
+        old = held.get(place)
+        if old is tensor:
+            continue
+        if old is None or (old.data_ptr(), old.shape) != (tensor.data_ptr(), tensor.shape):
+            set_tensor(place, _shared(tensor))
+            held[place] = tensor
 
 
 class Lanes:

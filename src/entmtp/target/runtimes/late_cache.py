@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import torch
 
 from entmtp.target.cache import KVCache
-from entmtp.target.masks import additive
 
+HIDDEN = torch.finfo(torch.float32).min
+"""What is added to the score of a key that a row may not see."""
 BLOCK = 128
 """Rows by which memory grows while it is small; later an eighth of it, or less."""
 
@@ -32,9 +33,12 @@ class LateCache(KVCache):
     """A `KVCache` of which all rows but the committed ones are elsewhere."""
 
     _offered: NewRows = ()
+    _memory: list[torch.Tensor] | None = None
 
     def view(self, start: int, stop: int) -> LateCache:
         first = self._rows.start
+        if range(first + start, first + stop) == self._rows:
+            return self
         return LateCache(self._allocation, first + start, first + stop)
 
     def reserve(self, capacity: int) -> None:
@@ -42,8 +46,11 @@ class LateCache(KVCache):
 
     def memory(self) -> list[torch.Tensor]:
         """Keys of each layer, then values: `[B, N, C, D]`, contiguous, garbage included."""
-        layers = [self.layer(index) for index in range(len(self._allocation.layout))]
-        return [keys for keys, _ in layers] + [values for _, values in layers]
+        front = self.layer(0)[0]
+        if self._memory is None or self._memory[0].data_ptr() != front.data_ptr():
+            layers = [self.layer(index) for index in range(len(self._allocation.layout))]
+            self._memory = [keys for keys, _ in layers] + [values for _, values in layers]
+        return self._memory
 
     def mask(self, among: torch.Tensor) -> torch.Tensor:
         """What each of T new rows sees, as numbers to add: `[B, T, T]` to `[B, 1, T, C + T]`.
@@ -51,10 +58,10 @@ class LateCache(KVCache):
         The committed rows are in front, then the new ones.
         """
         batch, rows, _ = among.shape
-        lengths = torch.tensor(self.lengths)[:, None]
-        past = (torch.arange(self.capacity) < lengths)[:, None].expand(batch, rows, -1)
-        numbers = additive(torch.cat([past, among], -1)[:, None], torch.float32)
-        assert numbers is not None, "there is a mask"
+        numbers = torch.zeros(batch, 1, rows, self.capacity + rows)
+        for row, length in enumerate(self.lengths):
+            numbers[row, :, :, length : self.capacity] = HIDDEN
+        numbers[:, 0, :, self.capacity :].masked_fill_(~among, HIDDEN)
         return numbers
 
     def offer(self, rows: NewRows) -> None:
@@ -62,18 +69,21 @@ class LateCache(KVCache):
         self._offered = rows
 
     def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
-        longest = max(n + count for n, count in zip(self.lengths, counts, strict=True))
-        self._fit(longest)
+        self._commit(counts, slots)
+
+    def advance(self, counts: Sequence[int]) -> None:
+        self._commit(counts, None)
+
+    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+        """Copy offered rows behind the committed ones: those in `slots` `[B, A]`, or the first."""
+        self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
-            aim, source = slice(length, length + count), slots[row, :count]
+            aim = slice(length, length + count)
+            source = slice(count) if slots is None else slots[row, :count]
             for store, offered in zip(self._allocation.stores.values(), self._offered, strict=True):
                 for tensor, new in zip(store, offered, strict=True):
                     tensor[:, self._rows[row], :, aim] = new[:, row][:, :, source]
             self._allocation.lengths[self._rows[row]] += count
-
-    def advance(self, counts: Sequence[int]) -> None:
-        slots = torch.arange(max(counts)).expand(len(counts), -1)
-        self.keep(slots, counts)
 
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, length)
