@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from entmtp.data.cache import silent
+from entmtp.heads import DraftHeads
+from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.target import TargetModel
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 from fixtures import tiny
@@ -37,3 +40,11 @@ def on_openvino(
     target = tiny(arch, vocab_size=vocab_size, max_length=length)
     with tempfile.TemporaryDirectory() as folder, graphs_in(Path(folder)):
         return OpenVinoTarget(target, number_format, silent)
+
+
+def drafting_on_openvino(heads: DraftHeads, target: TargetModel) -> DraftHeads:
+    """A copy of heads that computes where the target does."""
+    fast = copy.deepcopy(heads)
+    with tempfile.TemporaryDirectory() as folder, graphs_in(Path(folder)):
+        draft_on_openvino(fast, target, silent)
+    return fast

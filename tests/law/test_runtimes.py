@@ -21,7 +21,7 @@ from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.trees import ROOT, Tree, chain, full, tree_buffers
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
-from runtimes import needs_openvino, on_openvino
+from runtimes import drafting_on_openvino, needs_openvino, on_openvino
 
 pytestmark = needs_openvino
 
@@ -67,6 +67,19 @@ def test_plain_equals_pytorch(arch: str) -> None:
 def test_the_law(arch: str, number_format: str) -> None:
     target = on_openvino(arch, number_format)
     engine = Engine(target, heads(arch), RandomPolicy(SHAPES), max_batch_size=1)
+    results = run(engine, requests())
+    assert ids_of(results) == plain(target)
+    num_steps = sum(result.stats.num_drafts for result in results)
+    assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
+
+
+@pytest.mark.parametrize("number_format", FORMATS)
+@pytest.mark.parametrize("kind", ["medusa", "hydra++"])
+def test_the_law_with_heads_that_draft_there(kind: str, number_format: str) -> None:
+    target = on_openvino("llama", number_format)
+    texts = tuple(ids[: NUM_TOKENS - 4] for ids in plain(tiny()))
+    fast = drafting_on_openvino(overfit_heads(tiny(), kind, texts), target)
+    engine = Engine(target, fast, RandomPolicy(SHAPES), max_batch_size=3)
     results = run(engine, requests())
     assert ids_of(results) == plain(target)
     num_steps = sum(result.stats.num_drafts for result in results)

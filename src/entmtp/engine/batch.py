@@ -11,6 +11,7 @@ Dimension key: B running sequences · T tree slots · D depth · H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -83,6 +84,10 @@ class Batch:
     def num_cache_bytes(self) -> int:
         caches = (self._cache, self._heads_cache)
         return sum(cache.num_bytes for cache in caches if cache is not None)
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """What `join` and `step` are to run in."""
+        return self._target.at_work()
 
     def join(
         self, prompt_ids: Sequence[int], choosing: Choosing, capacity: int, reads_root: bool

@@ -48,9 +48,10 @@ class Loop:
         What happened lies ready for `events`. An error ends every request.
         """
         try:
-            self.admit()
-            if self.running:
-                self._decode_step()
+            with self.batch.at_work():
+                self.admit()
+                if self.running:
+                    self._decode_step()
         except BaseException:
             self._abandon()
             raise

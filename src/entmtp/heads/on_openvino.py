@@ -47,6 +47,7 @@ def draft_on_openvino(heads: DraftHeads, target: TargetModel, progress: Progress
     Raises:
         FetchError: the graphs cannot be put into the cache.
     """
+    heads.kernels = None  # those of other weights
     heads.kernels = _OpenVinoKernels(heads, target.number_format, progress)
 
 
@@ -69,7 +70,7 @@ class _OpenVinoKernels(HeadKernels):
         folder = stored(f"openvino-heads-{source['weights'][:16]}-{number_format}", source, export)
         settings = cpu_settings(number_format)
         names = sorted(path for path in folder.glob("level-*.xml"))
-        self._levels = [Lanes(name, settings, folder, _no_pins) for name in names]
+        self._levels = [Lanes(name, settings, folder) for name in names]
         self._prefix: Lanes | None = None
         if isinstance(heads, HydraHeads) and heads.prefix is not None:
             self._layout = [heads.prefix.layout]
@@ -157,10 +158,6 @@ class _OpenVinoKernels(HeadKernels):
             [*past, shape.key_dim],
             [*past, shape.value_dim],
         ]
-
-
-def _no_pins(sizes: Sequence[int]) -> list[list[int]]:
-    raise AssertionError(f"a graph of a few nodes runs with any size, {tuple(sizes)} included")
 
 
 def _rows_of_target(heads: DraftHeads) -> dict[str, torch.Tensor]:

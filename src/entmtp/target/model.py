@@ -178,6 +178,11 @@ class TargetModel:
             self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
         )
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What a step or a prefill runs in."""
+        yield
+
     def warm_up(self, num_rows: Collection[int]) -> None:
         """Make steps of these many rows ready, so that the first request need not wait for it."""
         del num_rows

@@ -65,12 +65,18 @@ class Lanes:
     """The lanes of one graph."""
 
     def __init__(
-        self, graph: Any, settings: Mapping[str, object], blobs: Path, shapes: Shapes
+        self,
+        graph: Any,
+        settings: Mapping[str, object],
+        blobs: Path,
+        shapes: Shapes | None = None,
     ) -> None:
         """
         Args:
             graph: an `openvino.Model`, or the path of one.
             blobs: folder in which compiled code is kept, so that the next process starts faster.
+            shapes: what becomes fixed in a pinned lane; else it is one that is free, but in use
+                for its size alone.
         """
         import openvino as ov
 
@@ -92,9 +98,11 @@ class Lanes:
 
         if sizes in self._pinned or len(self._pinned) == MAX_PINNED:
             return
-        graph = self._graph.clone()
-        shapes = zip(graph.inputs, self._shapes(sizes), strict=True)
-        graph.reshape({node: ov.PartialShape(list(shape)) for node, shape in shapes})
+        graph = self._graph
+        if self._shapes is not None:
+            graph = graph.clone()
+            shapes = zip(graph.inputs, self._shapes(sizes), strict=True)
+            graph.reshape({node: ov.PartialShape(list(shape)) for node, shape in shapes})
         self._pinned[sizes] = self._compile(graph)
 
     def lane(self, *sizes: int) -> Lane:

@@ -12,7 +12,8 @@ Dimension key: B batch · T rows · C past rows in memory · H hidden size · V 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -81,10 +82,12 @@ class OpenVinoTarget(TargetModel):
         progress(f"compiling {target.name} for {number_format}")
         self._groups = shape_groups(self.layout)
         body, settings = self._read_body(graphs), cpu_settings(number_format)
-        self._body = Lanes(body, settings, graphs.folder, self._body_shapes)
+        # Where numbers are rounded to 16 bits depends on what is known of sizes.
+        shapes = None if self._format.hint == "bf16" else self._body_shapes
+        self._body = Lanes(body, settings, graphs.folder, shapes)
         # Logits are never rounded to 16 bits (DESIGN D3a).
         settings["INFERENCE_PRECISION_HINT"] = "f32"
-        self._output = Lanes(graphs.output, settings, graphs.folder, _output_shapes)
+        self._output = Lanes(graphs.output, settings, graphs.folder)
 
     @property
     def number_format(self) -> str:
@@ -118,6 +121,17 @@ class OpenVinoTarget(TargetModel):
         logits = torch.empty(len(rows), self.vocab_size)
         self._output.lane(*rows.shape).run((rows.contiguous(),), (logits,))
         return self._output_layer.finish(logits[: len(flat)].reshape(*hidden.shape[:-1], -1))
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """PyTorch, which does the small rest, on one thread: more would wait for work by spinning,
+        on the cores that OpenVINO wants."""
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)
 
     def warm_up(self, num_rows: Collection[int]) -> None:
         cache = self.new_cache(1, BLOCK)
@@ -176,10 +190,6 @@ def cpu_settings(number_format: str) -> dict[str, object]:
         "INFERENCE_PRECISION_HINT": numbers.hint,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE if numbers.is_int8 else 0,
     }
-
-
-def _output_shapes(sizes: Sequence[int]) -> list[list[int]]:
-    return [list(sizes)]
 
 
 def _padded(
