@@ -25,6 +25,9 @@ settings.register_profile(
 )
 settings.load_profile("entmtp")
 
+# Commands of tests run tiny models once, and an export would take longer than all the rest.
+os.environ["ENTMTP_RUNTIME"] = "eager"
+
 # One thread: sums in one order whatever the machine, and nothing else on it is disturbed.
 torch.set_num_threads(1)
 

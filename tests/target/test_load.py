@@ -173,6 +173,6 @@ def test_hub_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_wrong_dtype_and_device(folder: Path) -> None:
-    assert "expected one of bfloat16, float32, float16" in refusal(folder, dtype="int4")
+    assert "expected one of auto, bfloat16, float32, float16" in refusal(folder, dtype="int4")
     assert "expected cpu, cuda or cuda:N" in refusal(folder, device="gpu")
     assert "CUDA devices; use cpu" in refusal(folder, device="cuda:99")

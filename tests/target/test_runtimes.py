@@ -70,7 +70,11 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_says_what_it_picked_and_why() -> None:
     said: list[str] = []
     assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "openvino"
-    assert said[0].startswith("runtime openvino: it is installed")
+    assert said[0].startswith("runtime openvino, float32: it is installed")
+    best = on_runtime(target(), "auto", "auto", self_check, said.append)
+    assert (best.runtime, best.number_format) == ("openvino", "int8")
+    plain = on_runtime(target(), "eager", "auto", self_check, said.append)
+    assert (plain.runtime, plain.number_format) == ("eager", "float32")
     said.clear()
     assert on_runtime(target(), "auto", "float16", self_check, said.append).runtime == "eager"
     assert said[0].startswith("runtime eager: it has no float16")

@@ -54,12 +54,12 @@ class LoadOptions:
     dtype: Annotated[
         str,
         typer.Option(
-            metavar="bfloat16|float16|float32|int8",
-            help="Number format. In float32 speculative output equals plain output to the token;"
-            " in 16 bits up to rounding. int8 (openvino) is another model, with an output of its"
-            " own.",
+            metavar="auto|bfloat16|float16|float32|int8",
+            help="Number format. In float32, and in int8 on openvino, speculative output equals"
+            " plain output to the token; in 16 bits up to rounding. int8 rounds the weights:"
+            " another model, with an output of its own. auto: int8 on openvino, else bfloat16.",
         ),
-    ] = "bfloat16"
+    ] = "auto"
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
         "cpu"
     )
@@ -73,10 +73,11 @@ class TargetOptions(LoadOptions):
         str,
         typer.Option(
             metavar="auto|eager|openvino",
+            envvar="ENTMTP_RUNTIME",
             help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
             " that name; auto: openvino where it can be used.",
         ),
-    ] = "eager"
+    ] = "auto"
 
 
 @dataclass(frozen=True)

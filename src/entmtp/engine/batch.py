@@ -103,8 +103,7 @@ class Batch:
         ids = torch.tensor([prompt_ids], device=self._target.device)
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
-                seen = hidden.to(self._heads.input_dtype)  # a runtime may compute in another format
-                context = self._heads.observe(seen, heads_view, [hidden.shape[1]])[0]
+                context = self._heads.observe(self._seen(hidden), heads_view, [hidden.shape[1]])[0]
         joined = Row(choosing, Record.of(prompt_ids))
         first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
         self._rows.append(joined)
@@ -196,9 +195,14 @@ class Batch:
         if self._heads is None:
             return
         batch = torch.arange(self.size, device=hidden.device)[:, None]
-        kept = hidden[batch, slots[:, : max(counts)]].to(self._heads.input_dtype)
+        kept = self._seen(hidden[batch, slots[:, : max(counts)]])
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
         self._context = list(self._heads.observe(kept, view, counts))
+
+    def _seen(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states in the format that the heads compute in, whatever the runtime's is."""
+        has_kernels = self._heads is not None and self._heads.kernels is not None
+        return hidden.float() if has_kernels else hidden.to(self._target.dtype)
 
     def _open_row(self, row: int, capacity: int) -> tuple[KVCache | PlainCache, KVCache | None]:
         """Views of one empty row in each cache, allocated or enlarged as needed."""

@@ -17,9 +17,9 @@ def load(
     heads: str | None = None,
     tree: str | Tree | None = None,
     *,
-    dtype: str = "bfloat16",
+    dtype: str = "auto",
     device: str = "cpu",
-    runtime: str = "eager",
+    runtime: str = "auto",
     max_batch_size: int = 8,
 ) -> Engine:
     """An engine for a model, with or without draft heads.
@@ -30,8 +30,9 @@ def load(
             published ones included.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
-        dtype: `bfloat16`, `float32` (speculative output equals plain output to the token),
-            `float16`, or `int8` (the openvino runtime).
+        dtype: `float32` and `int8` (openvino; it rounds the weights), in which speculative output
+            equals plain output to the token; `bfloat16`, `float16`; or `auto`: int8 on openvino,
+            else bfloat16.
         runtime: `eager` (PyTorch), `openvino`, or `auto`: openvino where it is installed and fits.
 
     Raises:

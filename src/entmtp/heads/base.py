@@ -152,11 +152,6 @@ class DraftHeads(nn.Module, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    @property
-    def input_dtype(self) -> torch.dtype:
-        """Of the hidden states that `observe` takes."""
-        return torch.float32 if self.kernels is not None else next(self.parameters()).dtype
-
     def bind(self, target: TargetModel) -> None:
         """Take from the target what is not stored in the heads' own file."""
         if self.needs_path:

@@ -30,6 +30,7 @@ from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
 
 DTYPES = {
+    "auto": torch.bfloat16,  # unless the runtime makes something better of it
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float16": torch.float16,
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 def load_target(
     spec: str,
-    dtype: str = "bfloat16",
+    dtype: str = "auto",
     device: str = "cpu",
     *,
     self_check: bool = True,
@@ -65,6 +66,7 @@ def load_target(
     Args:
         allow_plain: let a model in that cannot verify trees, for plain decoding only, if that
             passes a check; `tree_refusal` then says why.
+        dtype: one of `DTYPES`; `auto` is int8 on a runtime that has it, else bfloat16.
         runtime: one of `RUNTIMES`; `auto` says what it picked to `progress`.
 
     Raises:

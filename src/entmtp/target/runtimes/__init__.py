@@ -29,6 +29,8 @@ from entmtp.target.runtimes.openvino import FORMATS, OpenVinoTarget
 RUNTIMES = ("auto", "eager", "openvino")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
+AUTO = "auto"
+"""The format that a runtime is best at."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -43,7 +45,7 @@ def parse_runtime(name: str, number_format: str) -> str:
         raise BadInput(
             "int8 needs --runtime openvino, where a command has it; else choose another --dtype"
         )
-    missing = _missing(number_format)
+    missing = _missing(_format_on_openvino(number_format))
     if missing and must_be_openvino(name, number_format):
         raise BadInput(f"the openvino runtime cannot be used: {missing}")
     return name
@@ -68,8 +70,9 @@ def on_runtime(
         ModelRefused: the model fails the check.
     """
     parse_runtime(runtime, number_format)
-    reason = _missing(number_format) or _misfit(target)
     is_demanded = must_be_openvino(runtime, number_format)
+    number_format = _format_on_openvino(number_format)
+    reason = _missing(number_format) or _misfit(target)
     if reason and is_demanded:
         raise BadInput(f"the openvino runtime cannot be used: {reason}; use --runtime eager")
     if runtime == "eager" or reason:
@@ -78,7 +81,7 @@ def on_runtime(
         check(target)
         return target
     if runtime == "auto":
-        progress("runtime openvino: it is installed and has the model's layers and format")
+        progress(f"runtime openvino, {number_format}: it is installed and has the model's layers")
     try:
         fast = _on_openvino(target, number_format, progress)
         check(fast)
@@ -89,6 +92,11 @@ def on_runtime(
         _log.warning("falling back to runtime eager, which is slower: %s", error)
         return target
     return fast
+
+
+def _format_on_openvino(number_format: str) -> str:
+    """What `auto` is there: the fastest, and exact."""
+    return INT8 if number_format == AUTO else number_format
 
 
 def _on_openvino(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
