@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from entmtp.errors import BadInput, ModelRefused
+from entmtp.target import load
 from entmtp.target.load import load_target
+from runtimes import graphs_in, needs_openvino
 from saved import save_bare_model
 from tiny_gguf import write_tiny_gguf
 
@@ -176,3 +178,18 @@ def test_wrong_dtype_and_device(folder: Path) -> None:
     assert "expected one of auto, bfloat16, float32, float16" in refusal(folder, dtype="int4")
     assert "expected cpu, cuda or cuda:N" in refusal(folder, device="gpu")
     assert "CUDA devices; use cpu" in refusal(folder, device="cuda:99")
+
+
+@needs_openvino
+def test_a_self_check_that_was_passed_is_not_repeated(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(load, "run_self_check", lambda target: checked.append(target.runtime))
+    with graphs_in(tmp_path / "cache"):
+        for self_check in (False, True, True):
+            load_target(str(folder), "int8", runtime="openvino", self_check=self_check)
+    assert checked == ["openvino"]
+    for _ in range(2):
+        load_target(str(folder), "float32")
+    assert checked == ["openvino", "eager", "eager"]

@@ -79,7 +79,7 @@ def load_target(
     model, tokenizer = _read(spec, torch_dtype, progress)
     model = _to_device(model, torch_device)
     shipped_attention = model.config._attn_implementation
-    check = run_self_check if self_check else _trust
+    check = _check_once if self_check else _trust
     try:
         target = TargetModel.from_transformers(model, tokenizer, name=spec)
         return on_runtime(target, runtime, dtype, check, progress)
@@ -97,6 +97,15 @@ def load_target(
         plain = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
         plain_check(plain)
         return plain
+
+
+def _check_once(target: TargetModel) -> None:
+    """The self-check, unless it was passed before and nothing can have changed since."""
+    mark = target.check_mark
+    if mark is None or not mark.exists():
+        run_self_check(target)
+        if mark is not None:
+            mark.touch()
 
 
 def _trust(_: TargetModel) -> None:

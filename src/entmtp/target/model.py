@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,9 @@ class TargetModel:
 
     exact_length: int = 0
     """Tokens up to which rows of a tree have the bits of plain decoding; 0: that is not said"""
+
+    check_mark: Path | None = None
+    """A file that stands for a self-check which this very target has passed on this machine"""
 
     rows_at_once: int = 0
     """Up to so many rows of logits cost little more than one, and have the same bits"""

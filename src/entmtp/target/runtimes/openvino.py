@@ -11,6 +11,7 @@ Dimension key: B batch · T rows · C past rows in memory · H hidden size · V 
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,8 @@ class OpenVinoTarget(TargetModel):
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8
         graphs = stored_graphs(target, number_format, progress)
+        # The graphs are files that were made of these weights, and the rest is in the name.
+        self.check_mark = graphs.folder / f"checked-{_machine()}"
         progress(f"compiling {target.name} for {number_format}")
         self._groups = shape_groups(self.layout)
         body, settings = self._read_body(graphs), cpu_settings(number_format)
@@ -190,6 +193,14 @@ def cpu_settings(number_format: str) -> dict[str, object]:
         "INFERENCE_PRECISION_HINT": numbers.hint,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP_SIZE if numbers.is_int8 else 0,
     }
+
+
+def _machine() -> str:
+    """A name for the processor, whose kernels may differ from another's."""
+    import openvino as ov
+
+    name = str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME"))
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _padded(
