@@ -118,12 +118,15 @@ def main() -> int:
     loads = [load_average()]
     longest = runs[0].target.max_length - max(kind.tree.num_nodes for kind in kinds)
     contexts = [n for n in arguments.contexts if n <= longest]
+    by_context = [at_context(runs, kinds, n, arguments.repeats) for n in contexts]
+    by_batch = [
+        at_batch(runs, kinds, n, arguments.batch_context, arguments.repeats)
+        for n in arguments.batches
+    ]
     content = {
-        "contexts": [at_context(runs, kinds, n, arguments.repeats) for n in contexts],
-        "batches": [
-            at_batch(runs, kinds, n, arguments.batch_context, arguments.repeats)
-            for n in arguments.batches
-        ],
+        "contexts": by_context,
+        "batches": by_batch,
+        "throughput_over_first_batch": throughput(by_batch),
         "resident_bytes_of_runs": {run.spec: run.resident for run in runs},
         "num_nodes": {kind.name: kind.tree.num_nodes for kind in kinds},
         "batch_context": arguments.batch_context,
@@ -195,6 +198,18 @@ def place(runs: list[Measured], kinds: list[Kind], repeats: int) -> dict[str, An
         "cache_bytes": {run.spec: run.cache.num_bytes for run in runs},
         "resident_bytes": resident_bytes(),
     }
+
+
+def throughput(batches: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Steps of sequences a second in each batch, over those of the first."""
+    first = batches[0]
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for spec, kinds in first["milliseconds"].items():
+        ratios[spec] = {}
+        for kind in kinds:
+            rates = [row["batch"] / row["milliseconds"][spec][kind] for row in batches]
+            ratios[spec][kind] = [round(rate / rates[0], 3) for rate in rates]
+    return ratios
 
 
 def draw(content: dict[str, Any], picture: Path) -> None:

@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from kept import note, write_result
 
@@ -80,6 +83,13 @@ def main() -> int:
         "limits_seconds": LIMITS,
         "command": ["entmtp", *command[3:]],
         "load_average": [*loads, load_average()],
+        "environment": {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {name: version(name) for name in ("torch", "transformers")},
+            "platform": platform.platform(),
+            "num_cpus": os.cpu_count(),
+            "num_threads": arguments.threads,
+        },
     }
     write_result(arguments.out, content)
     return 0
@@ -133,30 +143,28 @@ def start(command: Sequence[str], environment: dict[str, str]) -> Start:
         EntmtpError: the command failed or said nothing.
     """
     started = perf_counter()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    notes: list[tuple[float, str]] = []
-    errors = process.stderr
-
-    def listen() -> None:
-        for line in errors:
-            notes.append(
-                (round(perf_counter() - started, 3), line.decode(errors="replace").strip())
-            )
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    first = os.read(process.stdout.fileno(), 1)
-    seconds = perf_counter() - started
-    process.stdout.read()
-    listener.join()
-    if process.wait() != 0 or not first:
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        notes: list[tuple[float, str]] = []
+        listener = threading.Thread(target=_listen, args=(process.stderr, started, notes))
+        listener.start()
+        first = os.read(process.stdout.fileno(), 1)
+        seconds = perf_counter() - started
+        process.stdout.read()
+        listener.join()
+    if process.returncode != 0 or not first:
         said = notes[-1][1] if notes else "nothing"
         raise EntmtpError(f"exit code {process.returncode} of {command[0]}; it said: {said}")
     return Start(seconds, notes)
+
+
+def _listen(errors: IO[bytes], started: float, notes: list[tuple[float, str]]) -> None:
+    for line in errors:
+        said = line.decode(errors="replace").strip().rpartition("\r")[2]  # a bar's last state
+        notes.append((round(perf_counter() - started, 3), said))
 
 
 def summary(name: str, starts: Sequence[Start]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ class Kept:
         """Write the result, whole or not at all."""
         write_result(self._out, content)
         self._part.unlink()
+
+
+def settings_of(arguments: Namespace) -> dict[str, Any]:
+    """All flags but the output's, as JSON values; of a path its last part, which means the same
+    on every machine."""
+    return {key: _plain(value) for key, value in vars(arguments).items() if key != "out"}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Path) or (isinstance(value, str) and "/" in value):
+        return Path(value).name
+    return value
 
 
 def write_result(out: Path, content: dict[str, Any]) -> None:

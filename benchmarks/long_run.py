@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from kept import note, write_result
+from kept import note, settings_of, write_result
 from memory import resident_bytes
 
 from entmtp.bench import Task, load_workload, make_tasks
@@ -92,7 +92,7 @@ def main() -> int:
         **judge(steps, memory),
         "num_prefills": num_prefills,
         "num_nodes_of_trees": [tree.num_nodes for tree in policy.trees],
-        "settings": {key: str(value) for key, value in vars(arguments).items()},
+        "settings": settings_of(arguments),
         "load_average": [*loads, load_average()],
         "environment": describe_environment(target),
     }
@@ -163,6 +163,7 @@ def judge(steps: Sequence[Step], memory: Sequence[tuple[int, int]]) -> dict[str,
     middle = median(step.wall for step in steps)
     order = sorted(range(len(steps)), key=lambda place: -steps[place].wall)
     ratio = steps[order[0]].wall / middle
+    by_size = by_nodes(steps)
     return {
         "num_steps": len(steps),
         "median_milliseconds": middle,
@@ -170,8 +171,9 @@ def judge(steps: Sequence[Step], memory: Sequence[tuple[int, int]]) -> dict[str,
             str(share): float(np.percentile([step.wall for step in steps], share))
             for share in (1, 10, 50, 90, 99, 99.9)
         },
-        "median_milliseconds_by_nodes": by_nodes(steps),
+        "median_milliseconds_by_nodes": by_size,
         "worst_over_median": ratio,
+        "worst_over_median_of_its_tree": max(s.wall / by_size[str(s.num_nodes)] for s in steps),
         "is_even": ratio <= MAX_RATIO,
         "num_above_limit": sum(step.wall > MAX_RATIO * middle for step in steps),
         "worst": [{"step": place, **steps[place]._asdict()} for place in order[:NUM_WORST]],

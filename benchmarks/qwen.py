@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from kept import Kept, note
+from kept import Kept, note, settings_of
 from peers.gguf_files import qwen_checkpoint, qwen_gguf
 from peers.llama_cpp import LLAMA, PLAIN, answer, interval_of
 from peers.node_llama import LlamaCpp
@@ -47,8 +47,8 @@ def main() -> int:
     torch.manual_seed(0)
     if arguments.model is None:
         arguments.model, arguments.gguf = str(qwen_checkpoint(note)), qwen_gguf(note)
-    settings = {key: str(value) for key, value in vars(arguments).items() if key != "runs"}
-    kept = Kept(arguments.out, settings)
+    settings = settings_of(arguments)
+    kept = Kept(arguments.out, {key: one for key, one in settings.items() if key != "runs"})
     with LlamaCpp(arguments.gguf, arguments.threads, arguments.context + 512) as llama:
         for spec in arguments.runs:
             if spec not in kept.rows:
@@ -59,7 +59,7 @@ def main() -> int:
         "runs": [kept.rows[spec] for spec in arguments.runs],
         "heads": "random Hydra heads, for times only",
         LLAMA: description | {"file": arguments.gguf.name},
-        "settings": settings | {"runs": arguments.runs},
+        "settings": settings,
     }
     kept.finish(content)
     return 0
@@ -89,6 +89,7 @@ def one_run(spec: str, llama: LlamaCpp, arguments: argparse.Namespace) -> dict[s
     """All of one runtime and format."""
     before = load_average()
     timed = Timed(spec, arguments.model, arguments.context, arguments.rows)
+    timed.target.name = Path(arguments.model).name  # for the report
     time_rows(timed, arguments.repeats)
     methods = our_methods(timed.target)
     prompts = load_workload(arguments.prompts, arguments.limit)

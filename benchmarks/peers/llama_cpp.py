@@ -27,25 +27,25 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kept import Kept, note
+from kept import Kept, note, settings_of
 from peers.gguf_files import embedded_gguf
 from peers.node_llama import Answer, LlamaCpp
 
 from entmtp.bench import (
-    HeadsInUse,
     Method,
     Run,
     Task,
     choose_tree,
     load_workload,
-    make_methods,
     make_tasks,
     run_task,
+    try_trees,
 )
 from entmtp.bench.environment import describe_environment, load_average
 from entmtp.bench.statistics import geometric_mean_interval, median_interval
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import load_heads, locate_heads, read_static_trees
+from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 from entmtp.trees import Tree
@@ -63,7 +63,7 @@ def main() -> int:
     target = load_target(arguments.model, arguments.dtype, progress=note, runtime=arguments.runtime)
     engine = Engine(target)
     tasks = make_tasks(engine, load_workload(arguments.prompts, arguments.limit))
-    kept = Kept(arguments.out, {key: str(value) for key, value in vars(arguments).items()})
+    kept = Kept(arguments.out, settings_of(arguments))
     methods = our_methods(target, arguments.heads, kept)
     gguf = arguments.gguf or embedded_gguf(arguments.model, note)
     context = max(len(task.prompt_ids) for task in tasks) + arguments.max_tokens + 8
@@ -76,7 +76,7 @@ def main() -> int:
         **summary(rows, [method.name for method in methods]),
         "tree": kept.rows["tree"],
         LLAMA: description | {"file": gguf.name},
-        "settings": {key: str(value) for key, value in vars(arguments).items()},
+        "settings": settings_of(arguments),
         "load_average": [*loads, load_average()],
         "environment": describe_environment(target),
         "prompts": rows,
@@ -109,27 +109,24 @@ def our_methods(target: TargetModel, heads_name: str, kept: Kept) -> list[Method
     """Plain decoding, and the heads with the tree that is best here (or was, at the first try)."""
     folder = locate_heads(heads_name)
     heads = load_heads(folder, target)
-    candidates = read_static_trees(folder)
-    if "tree" in kept.rows:
-        before = Tree.from_paths(kept.rows["tree"]["paths"])
-        candidates = tuple(entry for entry in candidates if entry.tree == before)
-    trials = make_tasks(Engine(target), load_workload(["packaged"], NUM_TRIALS))
-    choice = choose_tree(target, heads, candidates, trials)
     if "tree" not in kept.rows:
-        best = choice.best
+        trials = make_tasks(Engine(target), load_workload(["packaged"], NUM_TRIALS))
+        candidates = read_static_trees(folder) or try_trees(target, heads, trials)
+        choice = choose_tree(target, heads, candidates, trials)
         kept.add(
             "tree",
             {
-                "num_nodes": best.tree.num_nodes,
-                "step_milliseconds": 1e3 * best.step_seconds,
+                "num_nodes": choice.best.tree.num_nodes,
+                "step_milliseconds": 1e3 * choice.best.step_seconds,
                 "plain_step_milliseconds": 1e3 * choice.plain_step_seconds,
                 "expected_speedup": choice.expected_speedup,
-                "paths": [list(path) for path in best.tree.paths if path],
+                "paths": [list(path) for path in choice.best.tree.paths if path],
             },
         )
-    note(f"best static tree: {choice.best.tree.num_nodes} nodes")
-    names = (PLAIN, f"{heads_name}-best")
-    return make_methods(names, target, {heads_name: HeadsInUse(heads, choice)})
+    tree = Tree.from_paths(kept.rows["tree"]["paths"])
+    note(f"best static tree: {tree.num_nodes} nodes")
+    drafting = Engine(target, heads, StaticPolicy(tree))
+    return [Method(PLAIN, Engine(target)), Method(f"{Path(heads_name).name}-best", drafting)]
 
 
 def answer_all(

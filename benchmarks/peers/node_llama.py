@@ -78,9 +78,7 @@ class LlamaCpp:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.__exit__(kind, error, trace)  # closes what it reads from, and waits
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
