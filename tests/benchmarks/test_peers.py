@@ -59,7 +59,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     monkeypatch.setattr(FakeLlama, "generate", generate, raising=False)
     for name in ("peers.llama_cpp", "qwen"):
         monkeypatch.setattr(script(name, monkeypatch), "LlamaCpp", FakeLlama)
-    monkeypatch.setattr(script("peers.llama_cpp", monkeypatch), "NUM_TRIALS", 1)
+    for name, value in (("NUM_TRIALS", 1), ("PAUSE_SECONDS", 0)):
+        monkeypatch.setattr(script("peers.llama_cpp", monkeypatch), name, value)
     return prompts
 
 
