@@ -30,7 +30,7 @@ for line in sys.stdin:
     asked = json.loads(line)
     if asked["ids"] == [13]:
         sys.exit("it cannot")
-    ids = [asked["ids"][-1] + 1 + place for place in range(asked["count"])]
+    ids = [asked["ids"][-1] + 1 + place for place in range(min(9, asked["count"]))]
     answer = {{"ids": ids, "prefill_ms": 5.0, "steps_ms": [2.0] * (len(ids) - 1)}}
     print(json.dumps(answer), flush=True)
 """
@@ -92,6 +92,14 @@ def test_a_process_that_dies_is_one_line(node: ModuleType, tmp_path: Path) -> No
         pytest.raises(BadInput, match="exit code 1"),
     ):
         llama.generate([13], 2)
+
+
+def test_fewer_tokens_than_asked_for_are_refused(node: ModuleType, tmp_path: Path) -> None:
+    with (
+        node.LlamaCpp(tmp_path / "x.gguf", 1, 64) as llama,
+        pytest.raises(BadInput, match="9 of 10"),
+    ):
+        llama.generate([4], 10)
 
 
 def test_without_npm_nothing_is_left(
