@@ -10,7 +10,7 @@ from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.trees import Tree, full
 
-RISING = StepTimes((1, 8, 16, 64), (1.0, 1.2, 1.5, 4.0), (0.0, 0.1, 0.2, 0.3), 0.1)
+RISING = StepTimes((1, 8, 16, 64), (1.0, 1.2, 1.5, 4.0), (0.0, 0.02, 0.04, 0.06), 0.1)
 """Each row more costs time"""
 FLAT = StepTimes((1, 64), (1.0, 1.0), (0.0, 0.0, 0.0, 0.0), 0.0)
 """Only the number of steps counts"""
@@ -38,20 +38,21 @@ def by_hand(*rows: Sequence[Sequence[int]], kinds: Sequence[str] = ()) -> RankTr
 def by_chance(
     num_rows: int = 16, length: int = 60, num_heads: int = 3, seed: int = 0, width: int = 4
 ) -> RankTrace:
-    """Text of slowly changing difficulty: a head's rank r has chance h·(1 - h)^r, and says so."""
+    """Text of slowly changing ease: rank r has chance h·0.7·0.3^r, and the head says so."""
     generator = np.random.default_rng(seed)
     total = num_rows * length
-    ease = np.repeat(generator.uniform(0.15, 0.95, (num_rows, -(-length // 6))), 6, axis=1)
+    ease = np.repeat(generator.uniform(0.05, 0.98, (num_rows, -(-length // 6))), 6, axis=1)
     ease = ease[:, :length].reshape(total)
-    hit = np.clip(ease[:, None] + generator.uniform(-0.1, 0.1, (total, num_heads)), 0.05, 0.98)
-    ranks = (generator.geometric(hit) - 1).astype(np.int32)
+    known = np.clip(ease[:, None] + generator.uniform(-0.1, 0.1, (total, num_heads)), 0.05, 0.98)
+    near = generator.geometric(0.7, (total, num_heads)) - 1
+    far = generator.integers(10, 60, (total, num_heads))
+    ranks = np.where(generator.random((total, num_heads)) < known, near, far).astype(np.int32)
     behind = length - 1 - np.tile(np.arange(length), num_rows)
     ranks[np.arange(num_heads) >= behind[:, None]] = MISS
     wide = full(width, num_heads)
     log_probs = np.zeros((total, wide.num_nodes), np.float32)
     for node, path in enumerate(wide.paths[1:], start=1):
-        h = hit[:, len(path) - 1]
-        log_probs[:, node] = np.log(h) + path[-1] * np.log1p(-h)
+        log_probs[:, node] = np.log(0.7 * known[:, len(path) - 1]) + path[-1] * np.log(0.3)
     return RankTrace(
         ranks,
         wide,

@@ -15,16 +15,23 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def quantile_edges(values: Floats, num_bins: int) -> tuple[float, ...]:
+def quantile_edges(
+    values: Floats, num_bins: int, weights: Floats | None = None
+) -> tuple[float, ...]:
     """Up to `num_bins - 1` strictly rising borders of bins of about equally many `values`.
 
     A value equal to a border belongs to the bin above it. Every border is one of the values, and
     none is so low that nothing lies below it.
+
+    Args:
+        weights: of equal weight, then, not of equal number.
     """
     if len(values) == 0:
         return ()
-    shares = np.arange(1, num_bins) / num_bins
-    edges = np.unique(np.quantile(values, shares, method="inverted_cdf"))
+    order = np.argsort(values, kind="stable")
+    sums = np.cumsum(np.ones(len(values)) if weights is None else weights[order])
+    places = np.searchsorted(sums, sums[-1] * np.arange(1, num_bins) / num_bins)
+    edges = np.unique(values[order][places])
     return tuple(edges[edges > values.min()].tolist())
 
 
