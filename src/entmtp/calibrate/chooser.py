@@ -58,3 +58,34 @@ class NodeValues:
     """Of each depth: one chance a bin, never falling, at most 1"""
     tokens_per_second: float
     """λ to begin with: what it reached where it was fitted; 0 if it was not tried"""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Draft level d + 1 while what is known behind level d is at least `thresholds[d]`.
+
+    Behind level 0 that is p0.
+    """
+
+    thresholds: tuple[float, ...]
+    tokens_per_second: float
+    """λ to begin with: what it reached where it was fitted"""
+
+
+@dataclass(frozen=True)
+class StagedAccept:
+    """Expected acceptance anew behind each level, from gD, and when to stop drafting."""
+
+    stages: tuple[ExpectedAccept, ...]
+    """Behind 0, 1, … levels; each has the trees that are no deeper, in the bank's order"""
+    stops: Stops
+    """On p0, g1, g2, …"""
+
+
+@dataclass(frozen=True)
+class StagedNodes:
+    """Node values, and when to stop drafting a tree made for the step."""
+
+    values: NodeValues
+    stops: Stops
+    """On p0, and then on the sum of what the nodes of the last level are worth"""

@@ -32,6 +32,12 @@ from entmtp.calibrate.options import Options, bank_options, fastest, greedy
 from entmtp.calibrate.perstep import worths
 from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.sizes import fit_per_step, size_options
+from entmtp.calibrate.stages import (
+    fit_staged_accept,
+    fit_staged_nodes,
+    replay_staged_accept,
+    replay_staged_nodes,
+)
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import halves, row_tokens
 from entmtp.trees import Tree
@@ -43,7 +49,8 @@ class Replayed(NamedTuple):
     """A way to choose trees, judged on rows that it was not fitted on."""
 
     name: str
-    """`static`, `ladder`, `hysteresis`, `throughput`, `per-step`, or a bound of `oracle.py`"""
+    """`static`, `ladder`, `hysteresis`, `throughput`, `throughput-stops`, `per-step`,
+    `per-step-stops`, or a bound of `oracle.py`"""
     score: str
     """What it looks at, if anything"""
     tokens_per_second: float
@@ -90,18 +97,22 @@ def _judge(
     plain = bank_options(judged_on, bank, times)
     static = best_option(bank_options(fitted_on, bank, times)).choice[0]
     everywhere = np.full(len(judged_on.ranks), static)
-    yield ("static", ""), plain.run_fixed(everywhere[None])[0]
+    yield ("static", ""), plain.row_seconds(everywhere)
     for bound, choose in (("bank_this_step", greedy), ("bank_perfect", fastest)):
-        yield (bound, ""), plain.run_fixed(choose(plain)[None])[0]
+        yield (bound, ""), plain.row_seconds(choose(plain))
     for name in score_names:
         known, found = scores(fitted_on)[name], scores(judged_on)[name]
         fit_options = bank_options(fitted_on, bank, times, known.levels)
         options = bank_options(judged_on, bank, times, known.levels)
         yield from _with_score(fit_options, known, options, found)
+    staged = fit_staged_accept(fitted_on, times, bank)
+    yield ("throughput-stops", ""), replay_staged_accept(staged, judged_on, times, bank)
+    nodes = fit_staged_nodes(fitted_on, times)
+    yield ("per-step-stops", ""), replay_staged_nodes(nodes, judged_on, times)
     values = fit_per_step(fitted_on, times)
     sized = size_options(judged_on, times, worths(judged_on, values))
     worth = sized.expected - values.tokens_per_second * sized.options.seconds
-    yield ("per-step", ""), sized.options.run_fixed(worth.argmax(axis=1)[None])[0]
+    yield ("per-step", ""), sized.options.row_seconds(worth.argmax(axis=1))
 
 
 def _with_score(
@@ -109,12 +120,12 @@ def _with_score(
 ) -> Iterator[tuple[tuple[str, str], Floats]]:
     ladder = fit_ladder(fit_options, known)
     choice = ladder_choice(ladder, found.values)
-    yield ("ladder", known.name), options.run_fixed(choice[None])[0]
+    yield ("ladder", known.name), options.row_seconds(choice)
     rule = fit_hysteresis(fit_options, known)
     yield ("hysteresis", known.name), hysteresis_seconds(options, found.values, rule)[0]
     model = fit_expected(fit_options, known)
     worth = expected_accept(model, found.values) - model.tokens_per_second * options.seconds
-    yield ("throughput", known.name), options.run_fixed(worth.argmax(axis=1)[None])[0]
+    yield ("throughput", known.name), options.row_seconds(worth.argmax(axis=1))
 
 
 def _replayed(

@@ -27,6 +27,8 @@ NUM_ACCEPT_BINS = 16
 """Of a score, for expected acceptance"""
 NUM_TAUS = 16
 """Of a score, for hysteresis"""
+MAX_PAIRS = 12
+"""Of options, for hysteresis"""
 NUM_ROUNDS = 6
 """A choice changes which starts are visited; so fitting and walking take turns"""
 
@@ -76,17 +78,13 @@ def fit_ladder(options: Options, score: Score) -> Ladder:
     option_of = np.full(len(edges) + 1, best.choice[0] if len(best.choice) else 0)
     latest, top = best, best.tokens_per_second
     for _ in range(NUM_ROUNDS):
-        at = options.visited(latest.choice)
-        worth = (options.accepted + 1 - latest.tokens_per_second * options.seconds)[at]
-        sums = np.zeros((len(edges) + 1, worth.shape[1]))
-        np.add.at(sums, bins[at], worth)
-        assigned = _rising_options(sums)
+        assigned = _rising_options(_worth_by_bin(options, latest, bins))
         choice = assigned[bins]
         latest = Settled(choice, options.tokens_per_second(choice))
         if latest.tokens_per_second <= top:
             break
         option_of, top = assigned, latest.tokens_per_second
-    return Ladder(score.name, _thresholds(option_of, edges, score.values, worth.shape[1]))
+    return Ladder(score.name, _thresholds(option_of, edges, score.values, options.seconds.shape[1]))
 
 
 def ladder_choice(ladder: Ladder, values: Floats) -> Places:
@@ -95,15 +93,17 @@ def ladder_choice(ladder: Ladder, values: Floats) -> Places:
 
 
 def fit_hysteresis(options: Options, score: Score) -> Hysteresis:
-    """EntMTP-tau: every pair of options, every pair of thresholds of a grid; ties to the first."""
+    """EntMTP-tau: pairs of options, and every pair of thresholds of a grid; ties to the first.
+
+    Only the pairs that one threshold does most for are tried in full.
+    """
     edges = quantile_edges(score.values[_starts(options)], NUM_TAUS)
     # The ends stand for always and never.
     taus = (float(score.values.min()) - 1, *edges, float(score.values.max()))
     grid = np.array([(on, off) for on in taus for off in taus if off <= on])
-    num_options = options.accepted.shape[1]
     fastest = np.inf
     best = Hysteresis(score.name, 0, 0, taus[0], taus[0])
-    for small, big in combinations(range(num_options), 2):
+    for small, big in _likely_pairs(options, bins_of(score.values, edges)):
         trial = Hysteresis(score.name, small, big, 0.0, 0.0)
         seconds = hysteresis_seconds(options, score.values, trial, grid).sum(axis=1)
         place = int(seconds.argmin())
@@ -112,6 +112,26 @@ def fit_hysteresis(options: Options, score: Score) -> Hysteresis:
             on, off = grid[place].tolist()
             best = Hysteresis(score.name, small, big, on, off)
     return best
+
+
+def _likely_pairs(options: Options, bins: Places) -> list[tuple[int, int]]:
+    """Up to `MAX_PAIRS` pairs, by the most worth that one threshold between bins brings."""
+    best = best_option(options)
+    sums = _worth_by_bin(options, best, bins)
+    from_below = np.concatenate([np.zeros((1, sums.shape[1])), np.cumsum(sums, axis=0)])
+    from_above = sums.sum(axis=0) - from_below
+    pairs = list(combinations(range(sums.shape[1]), 2))
+    worth = {(a, b): float((from_below[:, a] + from_above[:, b]).max()) for a, b in pairs}
+    return sorted(pairs, key=lambda pair: (-worth[pair], pair))[:MAX_PAIRS]
+
+
+def _worth_by_bin(options: Options, settled: Settled, bins: Places) -> Floats:
+    """The sum of `tokens - λ · seconds` of each option, `[B, O]`, at the starts of a run."""
+    at = options.visited(settled.choice)
+    worth = (options.accepted + 1 - settled.tokens_per_second * options.seconds)[at]
+    sums = np.zeros((int(bins.max(initial=0)) + 1, worth.shape[1]))
+    np.add.at(sums, bins[at], worth)
+    return sums
 
 
 def hysteresis_seconds(

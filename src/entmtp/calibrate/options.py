@@ -70,8 +70,13 @@ class Options:
         """Seconds `[C, R]` of runs that take `choices` at each start, whatever came before."""
         return self.run(lambda runs, starts: choices[runs, starts], len(choices))
 
+    def row_seconds(self, choice: Places) -> Floats:  # [N]
+        """Seconds of each row `[R]`."""
+        seconds: Floats = self.run_fixed(choice[None])[0]
+        return seconds
+
     def tokens_per_second(self, choice: Places) -> float:  # [N]
-        seconds = float(self.run_fixed(choice[None]).sum())
+        seconds = float(self.row_seconds(choice).sum())
         return self.num_tokens / seconds if seconds else 0.0
 
     def visited(self, choice: Places) -> NDArray[np.bool_]:  # [N]

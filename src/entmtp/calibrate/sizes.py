@@ -39,15 +39,20 @@ def size_options(
     times: StepTimes,
     worth: Floats,
     sizes: Sequence[int] = range(1, MAX_NODES + 1),
+    depth: int | None = None,
 ) -> Sized:
-    """Every size, the root included, as far as the wide tree has nodes."""
-    most = trace.wide_tree.num_nodes
-    drafts = np.array([size - 1 for size in sizes if size <= most])
-    depth = trace.wide_tree.depth
-    places = true_places(trace, worth, depth)
-    accepted = np.stack([accepted_with(places, num) for num in drafts.tolist()], axis=1)
-    seconds = np.array([times.step(num + 1, depth) for num in drafts.tolist()])
-    best_first = -np.sort(-worth[:, 1:], axis=1)
+    """Every size, the root included, as far as the wide tree has nodes.
+
+    Args:
+        depth: levels drafted; all of the wide tree by default.
+    """
+    whole = trace.wide_tree
+    wide = whole if depth is None else whole.truncate(depth)
+    drafts = [size - 1 for size in sizes if size <= wide.num_nodes]
+    places = true_places(trace, worth, wide.depth)
+    accepted = np.stack([accepted_with(places, num) for num in drafts], axis=1)
+    seconds = np.array([times.step(num + 1, wide.depth) for num in drafts])
+    best_first = -np.sort(-worth[:, 1 : wide.num_nodes], axis=1)
     sums = np.concatenate([np.zeros((len(worth), 1)), np.cumsum(best_first, axis=1)], axis=1)
     return Sized(Options.of(trace, accepted, seconds), sums[:, drafts])
 
