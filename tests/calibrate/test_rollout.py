@@ -16,7 +16,7 @@ from entmtp.heads import DraftHeads
 from entmtp.trees import full
 from fixtures import tiny
 
-NUM_TOKENS = 40
+NUM_TOKENS = 24
 PROMPTS = ([3, 1, 6], [2, 5])
 
 
@@ -46,7 +46,7 @@ def test_live_and_replayed_growth_agree(kind: str, temperature: float) -> None:
     params = GenerationParams(NUM_TOKENS, sampling, ignore_eos=True)
     answers = [list(Engine(tiny()).generate(prompt, params).token_ids) for prompt in PROMPTS]
     with torch.enable_grad():
-        heads = overfit_heads(tiny(), kind, ((6, *answers[0][:30]),))
+        heads = overfit_heads(tiny(), kind, ((6, *answers[0][:18]),))
     rows = [ranks_of(heads, *row) for row in zip(PROMPTS, answers, strict=True)]
     trace = RankTrace(
         np.concatenate(rows),
@@ -59,7 +59,7 @@ def test_live_and_replayed_growth_agree(kind: str, temperature: float) -> None:
         ("code", "code"),
     )
     live = live_rollout(tiny(), heads, PROMPTS, NUM_TOKENS, sampling)
-    grown = grow(live, 3, max_drafts=6)
-    assert grown == grow(replay_rollout(trace), 3, max_drafts=6)
+    grown = grow(live, 3, max_drafts=5)
+    assert grown == grow(replay_rollout(trace), 3, max_drafts=5)
     scores = [one.biased_mean_accepted for one in grown]
     assert len(set(scores)) > 2

@@ -24,6 +24,9 @@ from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, row_ends
 from entmtp.trees import ROOT, Tree
 
+DOUBT = 1.0
+"""Standard errors taken off how often a path was seen: of the many rare ones, those that came up
+by chance look best, and a band has few starts"""
 NUM_ROUNDS = 4
 """Of choosing trees and walking with them"""
 
@@ -80,7 +83,8 @@ class _Finder(NamedTuple):
         for depth in range(1, self.table.ids.shape[1] + 1) if len(starts) else ():
             counts = self.table.count(starts, depth)
             paths = self.table.most_frequent(counts, self.max_nodes - 1)
-            caught = np.cumsum(-np.sort(-counts, kind="stable")[: len(paths)]) / len(starts)
+            seen = -np.sort(-counts, kind="stable")[: len(paths)]
+            caught = np.cumsum(seen - DOUBT * np.sqrt(seen)) / len(starts)
             rows = range(2, len(paths) + 2)
             cost = np.array([self.times.step(n, max(depth, self.levels)) for n in rows])
             worth = caught - rate * cost
