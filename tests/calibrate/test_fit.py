@@ -135,6 +135,9 @@ def test_sizes_by_worth_beat_every_fixed_size(trace: RankTrace) -> None:
     values = fit_per_step(trace, RISING)
     sized = size_options(trace, RISING, worths(trace, values))
     assert values.tokens_per_second > 1.01 * best_option(sized.options).tokens_per_second
+    assert values.sizes[0] == 1
+    assert len(values.sizes) <= 8
+    assert list(values.sizes) == sorted(set(values.sizes))
     few = size_options(trace, RISING, worths(trace, values), sizes=(1, 8, 16, 999))
     assert few.expected.shape[1] == 3
     assert (np.diff(few.expected) > 0).all()

@@ -13,6 +13,7 @@ from entmtp.calibrate.oracle import oracle_bounds
 from entmtp.calibrate.perstep import accepted_with, fit_node_values, true_places, worths
 from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS
+from entmtp.calibrate.walk import accepted_at
 from entmtp.trees import ROOT, Tree, chain, full
 from rank_traces import FLAT, RISING, by_chance, by_hand, trees_of
 
@@ -93,6 +94,11 @@ def test_fitted_values_are_the_chances() -> None:
     values = fit_node_values(trace)
     fitted, true = worths(trace, values), worths(trace)
     likely = true > 0.05
+    in_wide = accepted_at(trace, trace.wide_tree)
+    left = 59 - np.arange(len(in_wide)) % 60
+    for depth, chance in enumerate(values.reach, start=1):
+        at = (left > depth) & (in_wide >= depth - 1)
+        assert chance == pytest.approx((in_wide[at] >= depth).mean(), abs=0.02)
     assert np.abs(fitted - true)[likely].mean() < 0.03
     # Heads that are too sure of themselves are seen through.
     boast = trace.log_probs / 2

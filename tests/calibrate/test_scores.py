@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from entmtp.calibrate.scores import acceptance_average, scores
+from entmtp.calibrate.scores import acceptance_average, scores, tree_score
 from entmtp.calibrate.walk import accepted_at
 from entmtp.trees import Tree, chain
 from rank_traces import by_chance, by_hand
@@ -23,6 +23,18 @@ def test_scores_are_products_along_the_greedy_path() -> None:
     assert found["p0g2"].values[place] == pytest.approx(p0 * c1 * c2)
     assert found["sum_g"].values[place] == pytest.approx(c1 + c1 * c2 + c1 * c2 * c3)
     assert found["entropy"].values[place] == pytest.approx(-trace.root_entropy[place])
+    paths = [
+        np.prod(
+            [
+                np.exp(trace.log_probs[place, trace.wide_tree.paths.index(path[:d])])
+                for d in range(1, len(path) + 1)
+            ]
+        )
+        for path in trace.wide_tree.paths[1:]
+    ]
+    assert found["sum_tree"].values[place] == pytest.approx(sum(paths), rel=1e-4)
+    part = tree_score(trace, Tree.from_paths([(0,), (0, 0), (99,)]))
+    assert part.values[place] == pytest.approx(c1 + c1 * c2)
     levels = {name: found[name].levels for name in ("p0", "c1", "g2", "sum_g")}
     assert levels == {"p0": 0, "c1": 1, "g2": 2, "sum_g": 3}
 
@@ -31,8 +43,7 @@ def test_the_average_is_what_a_run_would_know() -> None:
     trace = by_hand([[0, 0], [9, 9], [9, 9], [9, 9], [9, 9], [9, 9]], [[9, 9], [9, 9]])
     accepted = accepted_at(trace, Tree.from_paths(chain(2).paths))
     average = acceptance_average(trace, accepted, share=0.5)
-    mean = accepted.mean()
     # Starts 0, 3, 4, 5 are visited; the second row begins anew.
-    assert average.values[0] == average.values[6] == pytest.approx(mean)
-    assert average.values[3] == pytest.approx(mean + 0.5 * (2 - mean))
-    assert average.values[4] == pytest.approx(average.values[3] / 2)
+    assert average.values[0] == average.values[6] == 1
+    assert average.values[3] == pytest.approx(1.5)
+    assert average.values[4] == pytest.approx(0.75)

@@ -86,9 +86,8 @@ def test_stopping_pays_where_levels_are_dear() -> None:
     assert staged > 1.05 * sized.options.tokens_per_second(worth.argmax(axis=1))
     bank = for_choosing(fit, DEAR)
     accept = fit_staged_accept(fit, DEAR, bank)
-    assert [len(stage.levels) for stage in accept.stages] == [
-        sum(tree.depth <= depth for tree in bank) for depth in range(4)
-    ]
+    assert [stage.score for stage in accept.stages] == ["p0", "g1", "g2", "g3"]
+    assert {len(stage.levels) for stage in accept.stages} == {len(bank)}
     rate = tokens / replay_staged_accept(accept, judged, DEAR, bank).sum()
     assert rate == pytest.approx(accept.stops.tokens_per_second, rel=0.1)
     assert rate > 1.05 / DEAR.step(1, 0)

@@ -56,6 +56,10 @@ class NodeValues:
     """Of each depth from 1: borders of bins of the log-probability, strictly rising"""
     levels: tuple[tuple[float, ...], ...]
     """Of each depth: one chance a bin, never falling, at most 1"""
+    reach: tuple[float, ...]
+    """Of each depth: chance that any node of the wide tree is on the true path, if one above is"""
+    sizes: tuple[int, ...]
+    """Nodes, the root included, that it pays to choose from; ascending from 1"""
     tokens_per_second: float
     """λ to begin with: what it reached where it was fitted; 0 if it was not tried"""
 
@@ -77,7 +81,7 @@ class StagedAccept:
     """Expected acceptance anew behind each level, from gD, and when to stop drafting."""
 
     stages: tuple[ExpectedAccept, ...]
-    """Behind 0, 1, … levels; each has the trees that are no deeper, in the bank's order"""
+    """Behind 0, 1, … levels: of each tree of the bank, deeper ones too"""
     stops: Stops
     """On p0, g1, g2, …"""
 

@@ -10,10 +10,12 @@ Dimension key: N starts · O options · B bins · C settings side by side.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp.calibrate.chooser import ExpectedAccept, Hysteresis, Ladder
 from entmtp.calibrate.monotone import Floats, bins_of, quantile_edges, rising_means
@@ -156,21 +158,29 @@ def hysteresis_seconds(
     return options.run(choose, len(pairs))
 
 
+def accept_tables(options: Options, score: Score, at: NDArray[np.bool_]) -> ExpectedAccept:
+    """For each option, mean accepted drafts by bins of the score, never falling, at some starts.
+
+    Its rate is that of the best single option.
+    """
+    edges = quantile_edges(score.values[at], NUM_ACCEPT_BINS)
+    bins = bins_of(score.values[at], edges)
+    columns = options.accepted[at].T.astype(np.float64)
+    levels = [rising_means(bins, column, len(edges) + 1) for column in columns]
+    rate = best_option(options).tokens_per_second
+    return ExpectedAccept(score.name, edges, tuple(tuple(row) for row in levels), rate)
+
+
 def fit_expected(options: Options, score: Score) -> ExpectedAccept:
-    """For each option, mean accepted drafts by bins of the score, never falling."""
-    edges = quantile_edges(score.values[_starts(options)], NUM_ACCEPT_BINS)
-    bins = bins_of(score.values, edges)
+    """Tables from the starts that choosing by these tables visits, and the rate so reached."""
     latest = best_option(options)
-    best, top = None, 0.0
+    best = None
     for _ in range(NUM_ROUNDS):
-        at = options.visited(latest.choice)
-        columns = options.accepted[at].T.astype(np.float64)
-        levels = [rising_means(bins[at], column, len(edges) + 1) for column in columns]
-        latest = settle(options, np.array(levels).T[bins])
-        if best is not None and latest.tokens_per_second <= top:
+        tables = accept_tables(options, score, options.visited(latest.choice))
+        latest = settle(options, expected_accept(tables, score.values))
+        if best is not None and latest.tokens_per_second <= best.tokens_per_second:
             break
-        top = latest.tokens_per_second
-        best = ExpectedAccept(score.name, edges, tuple(tuple(row) for row in levels), top)
+        best = replace(tables, tokens_per_second=latest.tokens_per_second)
     assert best is not None
     return best
 

@@ -28,8 +28,23 @@ def fit_node_values(trace: RankTrace) -> NodeValues:
     Each bin counts one observation more than was made, which believes the head: a bin that few
     nodes fall into says about what the head says.
     """
-    fitted = [_fit(*_observed(trace, depth)) for depth in range(1, trace.wide_tree.depth + 1)]
-    return NodeValues(tuple(edges for edges, _ in fitted), tuple(levels for _, levels in fitted), 0)
+    depths = range(1, trace.wide_tree.depth + 1)
+    fitted = [_fit(*_observed(trace, depth)) for depth in depths]
+    return NodeValues(
+        tuple(edges for edges, _ in fitted),
+        tuple(levels for _, levels in fitted),
+        tuple(_reach(trace, depth) for depth in depths),
+        tuple(range(1, trace.wide_tree.num_nodes + 1)),
+        0.0,
+    )
+
+
+def _reach(trace: RankTrace, depth: int) -> float:
+    above, below = (
+        reach(futures(trace)[:, :d], trace.wide_tree).depths for d in (depth - 1, depth)
+    )
+    at = (above == depth - 1) & (row_ends(trace) - np.arange(len(above)) > depth)
+    return float((below[at] == depth).mean()) if at.any() else 0.0
 
 
 def _fit(log_probs: Floats, hits: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -17,6 +17,7 @@ import numpy as np
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, next_starts
+from entmtp.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def scores(trace: RankTrace) -> dict[str, Score]:
     p0gD     the same with p0 in front, as the paper has it
     sum_g    g_1 + g_2 + …: expected drafts of the greedy chain, if the heads are right about
              themselves
+    sum_tree the same over all paths of the wide tree
     """
     root = trace.root_probability.astype(np.float64)
     found = [Score("p0", root, 0), Score("entropy", -trace.root_entropy.astype(np.float64), 0)]
@@ -53,7 +55,20 @@ def scores(trace: RankTrace) -> dict[str, Score]:
         found.append(Score(f"p0g{depth}", root * value, depth))
     if confidences.shape[1]:
         found.append(Score("sum_g", total, confidences.shape[1]))
+        found.append(Score("p0sum_g", root * total, confidences.shape[1]))
+    found.append(tree_score(trace, trace.wide_tree))
     return {score.name: score for score in found}
+
+
+def tree_score(trace: RankTrace, tree: Tree) -> Score:
+    """The sum of the probabilities of a tree's paths, so far as they are in the wide tree."""
+    wide = trace.wide_tree
+    log_paths = trace.log_probs.astype(np.float64)
+    for node, parent in enumerate(wide.parents[1:], start=1):
+        log_paths[:, node] += log_paths[:, parent]
+    wanted = set(tree.paths[1:])
+    nodes = [node for node, path in enumerate(wide.paths) if path in wanted]
+    return Score("sum_tree", np.exp(log_paths[:, nodes]).sum(axis=1), tree.depth)
 
 
 def confidences_of(trace: RankTrace) -> Floats:
@@ -66,14 +81,13 @@ def confidences_of(trace: RankTrace) -> Floats:
 def acceptance_average(trace: RankTrace, accepted: Places, share: float = 0.3) -> Score:  # [N]
     """A running mean of what a run's last steps accepted: each new step counts for `share`.
 
-    It begins anew with every row, at the mean over the run. Between visited starts it stays as it
-    was: only at `visited(trace, accepted)` is it what a run would know.
+    It begins anew with every row, at 1. Between visited starts it stays as it was: only at
+    `visited(trace, accepted)` is it what a run would know.
     """
     behind = next_starts(trace, accepted).tolist()
-    begin = float(accepted.mean()) if len(accepted) else 0.0
-    values = np.full(len(accepted), begin)
+    values = np.ones(len(accepted))
     for row in trace.rows():
-        average, start = begin, row.start
+        average, start = 1.0, row.start
         while start < row.stop:
             end = max(behind[start], start + 1)
             values[start:end] = average

@@ -24,7 +24,12 @@ from entmtp.calibrate.options import Options
 from entmtp.calibrate.perstep import accepted_with, fit_node_values, true_places, worths
 from entmtp.calibrate.trace import RankTrace
 
-MAX_NODES = 64
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
+"""To choose from where only some are kept"""
+MAX_SIZES = 8
+"""A runtime keeps a compiled copy of each"""
+MIN_GAIN = 0.001
+"""What another size must bring"""
 
 
 class Sized(NamedTuple):
@@ -38,10 +43,10 @@ def size_options(
     trace: RankTrace,
     times: StepTimes,
     worth: Floats,
-    sizes: Sequence[int] = range(1, MAX_NODES + 1),
+    sizes: Sequence[int] = SIZES,
     depth: int | None = None,
 ) -> Sized:
-    """Every size, the root included, as far as the wide tree has nodes.
+    """Sizes, the root included, as far as the wide tree has nodes.
 
     Args:
         depth: levels drafted; all of the wide tree by default.
@@ -58,7 +63,30 @@ def size_options(
 
 
 def fit_per_step(trace: RankTrace, times: StepTimes) -> NodeValues:
-    """Node values, and the rate that choosing each step's size by them reaches."""
+    """Node values, sizes, and the rate that choosing among them by the values reaches."""
     values = fit_node_values(trace)
-    sized = size_options(trace, times, worths(trace, values))
-    return replace(values, tokens_per_second=settle(*sized).tokens_per_second)
+    worth = worths(trace, values)
+    candidates = [size for size in SIZES if size <= trace.wide_tree.num_nodes]
+    whole = size_options(trace, times, worth, candidates)
+    chosen, best = [0], _settled(whole, [0])
+    while len(chosen) < MAX_SIZES:
+        rest = [place for place in range(len(candidates)) if place not in chosen]
+        tried = {place: _settled(whole, sorted([*chosen, place])) for place in rest}
+        better = max(tried, key=tried.__getitem__, default=None)
+        if better is None or tried[better] < best * (1 + MIN_GAIN):
+            break
+        chosen, best = sorted([*chosen, better]), tried[better]
+    sizes = tuple(candidates[place] for place in chosen)
+    return replace(values, sizes=sizes, tokens_per_second=best)
+
+
+def _settled(sized: Sized, places: list[int]) -> float:
+    """The rate of choosing among some of the sizes."""
+    options = sized.options
+    part = replace(
+        options,
+        accepted=options.accepted[:, places],
+        seconds=options.seconds[:, places],
+        next_starts=options.next_starts[:, places],
+    )
+    return settle(part, sized.expected[:, places]).tokens_per_second

@@ -28,7 +28,8 @@ def fit_staged_accept(trace: RankTrace, times: StepTimes, bank: Sequence[Tree]) 
     """Tables for each level and when to stop; the bank needs the root alone among its trees."""
     known = _path_scores(trace)
     models = tuple(
-        fit_expected(_up_to(trace, bank, times, depth), score) for depth, score in enumerate(known)
+        fit_expected(bank_options(trace, bank, times, depth), score)
+        for depth, score in enumerate(known)
     )
     rate = max(model.tokens_per_second for model in models)
     return StagedAccept(models, fit_stops(_bank_stages(trace, times, bank, models), rate))
@@ -60,10 +61,12 @@ def _bank_stages(
     trace: RankTrace, times: StepTimes, bank: Sequence[Tree], models: Sequence[ExpectedAccept]
 ) -> MakeStages:
     known = _path_scores(trace)
-    sized = [
-        Sized(_up_to(trace, bank, times, depth), expected_accept(model, score.values))
-        for depth, (model, score) in enumerate(zip(models, known, strict=True))
-    ]
+    depths = np.array([tree.depth for tree in bank])
+    sized = []
+    for depth, (model, score) in enumerate(zip(models, known, strict=True)):
+        # What has not been drafted cannot be verified.
+        expected = np.where(depths <= depth, expected_accept(model, score.values), -np.inf)
+        sized.append(Sized(bank_options(trace, bank, times, depth), expected))
     signals = np.stack([score.values for score in known[:-1]], axis=1)
     return lambda rate: Stages(_most_worth(trace, sized, rate), signals)
 
@@ -86,11 +89,6 @@ def _most_worth(trace: RankTrace, sized: Sequence[Sized], rate: float) -> Option
         accepted.append(np.take_along_axis(options.accepted, choice, axis=1))
         seconds.append(np.take_along_axis(options.seconds, choice, axis=1))
     return Options.of(trace, np.concatenate(accepted, axis=1), np.concatenate(seconds, axis=1))
-
-
-def _up_to(trace: RankTrace, bank: Sequence[Tree], times: StepTimes, depth: int) -> Options:
-    """What is left of a bank behind `depth` levels."""
-    return bank_options(trace, [tree for tree in bank if tree.depth <= depth], times, depth)
 
 
 def _path_scores(trace: RankTrace) -> list[Score]:
