@@ -18,7 +18,7 @@ from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.trees import ROOT, Tree, chain
-from rank_traces import FLAT, RISING, by_chance, by_hand
+from made_traces import FLAT, RISING, by_chance, by_hand
 
 
 @pytest.fixture(scope="module")

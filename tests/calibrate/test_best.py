@@ -13,7 +13,7 @@ from entmtp.calibrate.contiguous import best_contiguous
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import Places, accepted_at, visited
 from entmtp.trees import ROOT, Path, Tree, full
-from rank_traces import by_chance, by_hand
+from made_traces import by_chance, by_hand
 
 
 def all_trees(num_drafts: int, *, is_contiguous: bool = False) -> Iterator[Tree]:

@@ -29,7 +29,7 @@ from entmtp.calibrate.sizes import fit_per_step, size_options
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, visited
 from entmtp.trees import ROOT, Tree, chain
-from rank_traces import RISING, by_chance
+from made_traces import RISING, by_chance
 
 
 def bank_of(trace: RankTrace) -> list[Tree]:

@@ -15,7 +15,7 @@ from entmtp.calibrate.recalibrate import (
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import accepted_at, visited
 from entmtp.trees import Tree, chain
-from rank_traces import by_chance, by_hand
+from made_traces import by_chance, by_hand
 
 
 def plain_reading(trace: RankTrace, max_depth: int, max_drafts: int) -> list[tuple[Tree, float]]:

@@ -15,7 +15,7 @@ from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS
 from entmtp.calibrate.walk import accepted_at
 from entmtp.trees import ROOT, Tree, chain, full
-from rank_traces import FLAT, RISING, by_chance, by_hand, trees_of
+from made_traces import FLAT, RISING, by_chance, by_hand, trees_of
 
 BANK = (ROOT, *trees_of([(0,)], [(0,), (1,), (0, 0)]), full(2, 2))
 

@@ -8,7 +8,7 @@ import pytest
 from entmtp.calibrate.scores import acceptance_average, scores, tree_score
 from entmtp.calibrate.walk import accepted_at
 from entmtp.trees import Tree, chain
-from rank_traces import by_chance, by_hand
+from made_traces import by_chance, by_hand
 
 
 def test_scores_are_products_along_the_greedy_path() -> None:

@@ -23,7 +23,7 @@ from entmtp.calibrate.stages import (
 from entmtp.calibrate.stopping import Stages, fit_stops, levels_of
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import halves, row_tokens
-from rank_traces import by_chance, by_hand
+from made_traces import by_chance, by_hand
 
 DEAR = StepTimes((1, 8, 16, 64), (1.0, 1.2, 1.5, 4.0), (0.0, 0.25, 0.5, 0.75), 0.1)
 """A level of the draft costs as much as ten more rows"""

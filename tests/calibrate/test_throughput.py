@@ -14,7 +14,7 @@ from entmtp.calibrate.throughput import evaluate, judge, published_bank, sure_ba
 from entmtp.calibrate.trace import MISS
 from entmtp.calibrate.walk import take_rows
 from entmtp.trees import ROOT, Tree, chain, full
-from rank_traces import FLAT, RISING, by_chance, by_hand
+from made_traces import FLAT, RISING, by_chance, by_hand
 
 
 def test_tokens_a_second_by_hand() -> None:

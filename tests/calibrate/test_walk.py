@@ -9,7 +9,7 @@ from entmtp.calibrate.trace import MISS
 from entmtp.calibrate.walk import accepted_at, halves, next_starts, row_tokens, take_rows, visited
 from entmtp.errors import BadInput
 from entmtp.trees import ROOT, Tree, medusa_63
-from rank_traces import by_chance, by_hand
+from made_traces import by_chance, by_hand
 
 
 def test_a_row_is_walked_as_decoding_would() -> None:
