@@ -28,12 +28,12 @@ from random import Random
 from typing import NamedTuple
 
 from entmtp.data import Prompt
+from entmtp.data.made_with import MadeWith, is_stale, read_made_with, write_made_with
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
 from entmtp.engine.prompt import encode
 from entmtp.errors import BadInput
 from entmtp.target import TargetModel
-from entmtp.train.made_with import MadeWith, is_stale, read_made_with, write_made_with
 
 SCHEMA_VERSION = 2
 Progress = Callable[[int], None]
