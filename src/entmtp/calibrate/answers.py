@@ -45,6 +45,9 @@ class AnswerConfig:
     """Longer prompts are left out"""
     group_size: int = 16
     """Answers in progress at a time, kept together on disk"""
+    num_threads: int = 1
+    """Of PyTorch on a CPU, whose sums depend on it in the last bits: a trace is the same whatever
+    the machine's number is. More are faster on large models"""
 
 
 class Group(NamedTuple):

@@ -15,7 +15,8 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -92,11 +93,24 @@ def collect_trace(
         )
     run = _Run(target, heads, plan, config, _folder(out, config), progress)
     answers = run.take_up()
-    stored = StoredTrace(run.measure(), Origin.of(target, heads), answers)
+    with _threads(config.answers.num_threads):
+        trace = run.measure()
+    stored = StoredTrace(trace, Origin.of(target, heads), answers)
     write_trace(out, stored)
     if config.work is None:
         shutil.rmtree(run.folder)
     return stored
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """PyTorch's number of threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _folder(out: Path, config: TraceConfig) -> Path:

@@ -20,8 +20,8 @@ from entmtp.trees.replay import MISS
 
 _CHUNK = 1024
 """Starts whose features are in memory at a time."""
-_MAX_ROWS = 512
-"""Nodes that are drafted at a time: their logits are in memory together."""
+_MAX_LOGITS = 2**24
+"""Of the nodes that are drafted at a time."""
 
 
 class _Starts(NamedTuple):
@@ -54,7 +54,7 @@ def true_ranks(heads: DraftHeads, group: Group, labels: LabelMap) -> torch.Tenso
 def wide_log_probs(heads: DraftHeads, group: Group, tree: Tree) -> torch.Tensor:
     """Log-probability `[N, M]` float32 of each node of `tree`, as a live step drafts it."""
     starts = _starts(heads, group)
-    batch = max(1, _MAX_ROWS // tree.num_nodes)
+    batch = max(1, _MAX_LOGITS // (tree.num_nodes * heads.config.draft_vocab_size))
     drafted = [
         heads.draft(
             starts.context[roots - 1],
