@@ -126,6 +126,7 @@ def test_what_falls_is_pooled_and_what_lies_between_is_linear() -> None:
     assert TABLE.times(150).verify_seconds[0] == 11.5
     assert TABLE.times(0) == times
     assert TABLE.times(999) == TABLE.times(200)
+    assert TABLE.all_times() == ((100, TABLE.times(100)), (200, TABLE.times(200)))
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from entmtp.calibrate.files import BROKEN, broken, read_json, write_json
 from entmtp.calibrate.origin import Origin
 from entmtp.errors import BadInput, TreeError
-from entmtp.scheduler.times import StepTimes
+from entmtp.scheduler.times import AtContext, StepTimes
 from entmtp.trees import Tree, chain
 
 SCHEMA_VERSION = 1
@@ -84,6 +84,11 @@ class LatencyTable:
             root.host + root.draft,
             tuple(_rising([max(seconds, 0.0) for seconds in width])),
         )
+
+    def all_times(self) -> tuple[AtContext, ...]:
+        """Times at each measured context, ascending: what policies look up."""
+        lengths = sorted(entry.context for entry in self.entries if entry.tree.depth == 0)
+        return tuple(AtContext(round(length), self.times(length)) for length in lengths)
 
     def _of(self, tree: Tree) -> list[TimedTree]:
         found = [entry for entry in self.entries if entry.tree == tree]
