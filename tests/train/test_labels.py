@@ -11,13 +11,12 @@ import torch
 from draft_heads import exact_heads
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import load_heads
-from entmtp.heads.forced import LabelMap
 from entmtp.scheduler import StaticPolicy
 from entmtp.train import shards
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import load_batch, pack, plan_epoch, split_rows, supervised
 from entmtp.train.features import FeatureConfig, extract_features
-from entmtp.train.model import batch_ranks
+from entmtp.train.model import LabelMap, batch_ranks
 from entmtp.train.pipeline import Places, train_from_features
 from entmtp.train.rows import Row
 from entmtp.train.shards import FeatureReader, list_rows, teacher_mass

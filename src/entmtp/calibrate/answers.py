@@ -107,9 +107,9 @@ def answer_group(
     hidden, root = [], []
     for question, row in zip(group, rows, strict=True):
         states = _hidden_states(target, row)
-        behind = states[len(question.prompt_ids) - 1 : -1]
-        root.append(torch.cat([root_signals(target.logits(p)) for p in behind.split(_CHUNK)]))
-        hidden.append(states.to(target.dtype))  # what heads are given, whatever the runtime
+        before = states[len(question.prompt_ids) - 1 : -1]
+        root.append(torch.cat([root_signals(target.logits(p)) for p in before.split(_CHUNK)]))
+        hidden.append(states)
     return Group(
         torch.tensor([token_id for row in rows for token_id in row]),
         torch.cat(hidden),

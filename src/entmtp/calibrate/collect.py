@@ -27,7 +27,7 @@ import torch
 from entmtp.calibrate.answers import AnswerConfig, Group, answer_group, plan_groups, question_key
 from entmtp.calibrate.files import finished
 from entmtp.calibrate.origin import Origin
-from entmtp.calibrate.ranks import true_ranks, wide_log_probs
+from entmtp.calibrate.ranks import see, true_ranks, wide_log_probs
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace, write_trace
 from entmtp.data import Prompt
@@ -35,7 +35,6 @@ from entmtp.data.made_with import is_stale, read_made_with, write_made_with
 from entmtp.engine.questions import Question
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.heads.fingerprint import heads_fingerprint
-from entmtp.heads.forced import LabelMap
 from entmtp.target import TargetModel
 from entmtp.trees import Tree
 from entmtp.trees.replay import best_static_tree
@@ -157,12 +156,12 @@ class _Run:
 
     def measure(self) -> RankTrace:
         """All stages, as far as they are not done; one group's hidden states at a time."""
-        name, labels = heads_fingerprint(self.heads), LabelMap(self.heads)
+        name = heads_fingerprint(self.heads)
         groups, ranks = [], []
         for number in range(len(self.plan)):
             group = self._group(number)
             path = self.folder / f"ranks-{name}-{number:05d}.safetensors"
-            ranks.append(finished(path, partial(self._ranks, group, labels))["ranks"])
+            ranks.append(finished(path, partial(self._ranks, group))["ranks"])
             groups.append(group._replace(hidden=torch.empty(0)))
         tree = self.config.wide_tree or best_static_tree(torch.cat(ranks).numpy(), WIDE_NODES)
         name = f"{name}-{hashlib.sha256(repr(tree.paths).encode()).hexdigest()[:8]}"
@@ -188,11 +187,12 @@ class _Run:
         tell(len(self.plan[number]))
         return group
 
-    def _ranks(self, group: Group, labels: LabelMap) -> dict[str, torch.Tensor]:
-        return {"ranks": true_ranks(self.heads, group, labels)}
+    def _ranks(self, group: Group) -> dict[str, torch.Tensor]:
+        return {"ranks": true_ranks(self.heads, see(self.heads, group))}
 
     def _draft(self, number: int, tree: Tree) -> dict[str, torch.Tensor]:
-        return {"log_probs": wide_log_probs(self.heads, self._group(number), tree)}
+        starts = see(self.heads, self._group(number))
+        return {"log_probs": wide_log_probs(self.heads, starts, tree)}
 
     def _trace(
         self, groups: Sequence[Group], ranks: torch.Tensor, tree: Tree, log_probs: torch.Tensor

@@ -1,9 +1,13 @@
 """What heads say at every start of answered rows: ranks of the true tokens, and a wide draft.
 
-Knows: heads, answered rows, one tree. Does not know: the target, files, which tree is good.
+Knows: heads as the engine drives them (`observe`, `fill`), answered rows, one tree. Does not know:
+the target, files, which tree is good.
 
-Dimension key: L tokens of all rows of a group · N starts (answer tokens) · K draft heads ·
-H hidden size · M nodes of the wide tree.
+Both are asked of the very calls of a live step, so that a trace says what a step sees on whatever
+the heads compute with.
+
+Dimension key: B rows of a group · S longest row · L tokens of all its rows · N starts (answer
+tokens) · K draft heads · H hidden size · M nodes of the wide tree.
 """
 
 from __future__ import annotations
@@ -11,72 +15,102 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from entmtp.calibrate.answers import Group
-from entmtp.heads import DraftHeads
-from entmtp.heads.forced import LabelMap, forced_features, ranks_of
+from entmtp.heads import Draft, DraftHeads
 from entmtp.trees import Tree, tree_buffers
-from entmtp.trees.replay import MISS
+from entmtp.trees.replay import MAX_RANK, MISS
 
-_CHUNK = 1024
-"""Starts whose features are in memory at a time."""
 _MAX_LOGITS = 2**24
-"""Of the nodes that are drafted at a time."""
+"""Of the starts that are drafted at a time."""
+_MAX_NODES = 2**14
+"""Likewise."""
 
 
-class _Starts(NamedTuple):
+class Starts(NamedTuple):
     """A group as its heads see it."""
 
-    context: torch.Tensor  # [L, H]
+    contexts: torch.Tensor  # [N, H] that a step at each start drafts from
     token_ids: torch.Tensor  # [L]
-    roots: torch.Tensor  # [N] the place of each start's root; its context is one in front
+    roots: torch.Tensor  # [N] place of each start's root in `token_ids`
     remaining: torch.Tensor  # [N] tokens of its row behind each
 
 
 @torch.inference_mode()
-def true_ranks(heads: DraftHeads, group: Group, labels: LabelMap) -> torch.Tensor:
-    """Ranks `[N, K]` int32 of the true tokens behind each start, given those in between."""
-    starts = _starts(heads, group)
-    embeddings = heads.embed(starts.token_ids) if heads.needs_path else None
-    shape = (len(starts.roots), heads.num_draft_heads)
-    ranks = torch.full(shape, MISS, dtype=torch.int32)
-    for head in range(heads.num_draft_heads):
-        for chunk in (starts.remaining > head).nonzero().flatten().split(_CHUNK):
-            roots = starts.roots[chunk]
-            features = forced_features(heads, head, starts.context, embeddings, roots - 1)
-            true = labels.rows(starts.token_ids[roots + head + 1])
-            found = ranks_of(heads, head, features, true)
-            ranks[chunk.cpu(), head] = found.to("cpu", torch.int32)
-    return ranks
+def see(heads: DraftHeads, group: Group) -> Starts:
+    """Let heads observe a group's rows as a run does: the prompt, then token by token."""
+    rows = group.rows()
+    prompts = group.prompt_lengths.tolist()
+    dtype, device = next(heads.parameters()).dtype, heads.device
+    hidden = pad_sequence([group.hidden[row] for row, _ in rows], batch_first=True)
+    hidden = hidden.to(device, dtype)  # [B, S, H]
+    cache = heads.new_cache(len(rows), hidden.shape[1])
+    steps = [heads.observe(hidden[:, : max(prompts)], cache, prompts)]
+    batch = torch.arange(len(rows), device=device)
+    places = group.prompt_lengths.to(device)
+    for _ in range(int(group.answer_lengths.max()) - 1):
+        # A row that is over goes on with its padding, which nobody looks at.
+        new = hidden[batch, places.clamp_max(hidden.shape[1] - 1)][:, None]
+        steps.append(heads.observe(new, cache, [1] * len(rows)))
+        places = places + 1
+    contexts = torch.stack(steps, 1)  # [B, longest answer, H]
+    answers = group.answer_lengths.tolist()
+    roots = [torch.arange(row.start + prompt, row.stop) for row, prompt in rows]
+    return Starts(
+        torch.cat([contexts[i, :count] for i, count in enumerate(answers)]),
+        group.token_ids.to(device),
+        torch.cat(roots).to(device),
+        torch.cat([torch.arange(count).flip(0) for count in answers]).to(device),
+    )
 
 
 @torch.inference_mode()
-def wide_log_probs(heads: DraftHeads, group: Group, tree: Tree) -> torch.Tensor:
+def true_ranks(heads: DraftHeads, starts: Starts) -> torch.Tensor:
+    """Ranks `[N, K]` int32 of the true tokens behind each start, given those in between.
+
+    `MISS` where the row has ended, and where the rank is `MAX_RANK` or more.
+    """
+    comb = _comb(heads)
+    parts = []
+    for chunk in _chunks(heads, comb, len(starts.roots)):
+        roots, remaining = starts.roots[chunk], starts.remaining[chunk]
+        buffers = tree_buffers([comb] * len(roots), heads.device)
+        draft = Draft.empty(starts.token_ids[roots], buffers)
+        ranks = torch.full((len(roots), heads.num_draft_heads), MISS, dtype=torch.int32)
+        for depth in heads.fill(draft, starts.contexts[chunk], buffers):
+            places = (roots + depth).clamp_max(len(starts.token_ids) - 1)
+            true = starts.token_ids[places]
+            first = comb.paths.index((0,) * depth)
+            is_true = draft.ids[:, first : first + comb.depths.count(depth)] == true[:, None]
+            is_found = is_true.any(-1) & (remaining >= depth)
+            rank = torch.where(is_found, is_true.int().argmax(-1), MISS)
+            ranks[:, depth - 1] = rank.to("cpu", torch.int32)
+            draft.wide_ids[:, first] = true  # the next level goes on from the truth
+        parts.append(ranks)
+    return torch.cat(parts)
+
+
+@torch.inference_mode()
+def wide_log_probs(heads: DraftHeads, starts: Starts, tree: Tree) -> torch.Tensor:
     """Log-probability `[N, M]` float32 of each node of `tree`, as a live step drafts it."""
-    starts = _starts(heads, group)
-    batch = max(1, _MAX_LOGITS // (tree.num_nodes * heads.config.draft_vocab_size))
-    drafted = [
-        heads.draft(
-            starts.context[roots - 1],
-            starts.token_ids[roots],
-            tree_buffers([tree] * len(roots), heads.device),
-        ).log_probs.cpu()
-        for roots in starts.roots.split(batch)
-    ]
-    return torch.cat(drafted)
+    parts = []
+    for chunk in _chunks(heads, tree, len(starts.roots)):
+        ids = starts.token_ids[starts.roots[chunk]]
+        buffers = tree_buffers([tree] * len(ids), heads.device)
+        parts.append(heads.draft(starts.contexts[chunk], ids, buffers).log_probs.cpu())
+    return torch.cat(parts)
 
 
-def _starts(heads: DraftHeads, group: Group) -> _Starts:
-    """Contexts are those of `heads.observe`: what a live step drafts from, of the whole row."""
-    contexts, roots, remaining = [], [], []
-    for row, prompt_length in group.rows():
-        hidden = group.hidden[row].to(heads.device)
-        contexts.append(heads.context(hidden[None])[0])
-        roots.append(torch.arange(row.start + prompt_length, row.stop))
-        remaining.append(row.stop - 1 - roots[-1])
-    return _Starts(
-        torch.cat(contexts),
-        group.token_ids.to(heads.device),
-        torch.cat(roots).to(heads.device),
-        torch.cat(remaining).to(heads.device),
-    )
+def _comb(heads: DraftHeads) -> Tree:
+    """A path as deep as there are heads, and beside each of its nodes all other ranks."""
+    ranks = range(min(MAX_RANK, heads.config.draft_vocab_size))
+    depths = range(heads.num_draft_heads)
+    return Tree.from_paths([(0,) * depth + (rank,) for depth in depths for rank in ranks])
+
+
+def _chunks(heads: DraftHeads, tree: Tree, num_starts: int) -> list[slice]:
+    """Starts that are drafted together."""
+    num_logits = heads.config.draft_vocab_size * max(1, len(set(tree.parents[1:])))
+    size = max(1, min(_MAX_LOGITS // num_logits, _MAX_NODES // tree.num_nodes))
+    return [slice(first, first + size) for first in range(0, num_starts, size)]

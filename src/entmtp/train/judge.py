@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from entmtp.heads import DraftHeads, StaticTree
-from entmtp.heads.forced import LabelMap
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Split, load_batch, pack
-from entmtp.train.model import batch_ranks
+from entmtp.train.model import LabelMap, batch_ranks
 from entmtp.train.shards import FeatureReader, RowRef
 from entmtp.trees import Tree, tree_by_name
 from entmtp.trees.replay import (

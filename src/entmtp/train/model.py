@@ -1,6 +1,6 @@
 """What training needs of the heads: new ones with good starting weights, and their losses.
 
-Knows: heads, batches, losses, ranks of true tokens. Does not know: optimiser, files.
+Knows: heads, batches, losses, ranks of the true tokens. Does not know: optimiser, files.
 
 Dimension key: B batch · S padded row length · H hidden size · N positions of one head ·
 A answer tokens of a row · K draft heads · W draft vocabulary · V vocabulary.
@@ -21,17 +21,17 @@ from entmtp.heads import (
     HeadsConfig,
     build_heads,
     choose_draft_ids,
+    inverse_map,
     load_heads,
     prefix_shape,
     start_from_target,
 )
-from entmtp.heads.forced import CHUNK, LabelMap, forced_features, ranks_of
 from entmtp.heads.hydra import FirstBlock, HydraHeads
 from entmtp.heads.medusa import MedusaHeads
 from entmtp.target.model import TargetModel
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Batch, supervised
-from entmtp.train.losses import cross_entropy, mix_labels
+from entmtp.train.losses import CHUNK, cross_entropy, mix_labels
 from entmtp.trees.replay import MISS, Ranks
 
 START_SCALE = 0.3
@@ -106,6 +106,18 @@ def bind_in_float(heads: DraftHeads, target: TargetModel) -> DraftHeads:
     return heads.to(device=target.device, dtype=torch.float32)
 
 
+class LabelMap:
+    """The draft vocabulary as seen from the target's ids."""
+
+    def __init__(self, heads: DraftHeads) -> None:
+        ids = None if heads.draft_ids is None else heads.draft_ids.cpu()
+        self._rows = inverse_map(ids, heads.vocab_size).to(heads.device)
+
+    def rows(self, target_ids: torch.Tensor) -> torch.Tensor:
+        """Output rows of target ids; -1 outside the draft vocabulary."""
+        return self._rows[target_ids]
+
+
 def head_inputs(
     heads: DraftHeads, batch: Batch, noise: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -119,6 +131,22 @@ def head_inputs(
     if heads.needs_path:
         embeddings = heads.dropout(heads.embed(batch.ids)).flatten(0, 1)
     return context, embeddings
+
+
+def head_features(
+    heads: DraftHeads,
+    head: int,
+    inputs: tuple[torch.Tensor, torch.Tensor | None],
+    places: torch.Tensor,  # [N]
+) -> torch.Tensor:
+    """One head's features `[N, H]` at flat places, given the true tokens behind them."""
+    context, embeddings = inputs
+    path = None
+    if embeddings is not None:
+        following = places[:, None] + torch.arange(1, head + 2, device=places.device)
+        path = embeddings.index_select(0, following.flatten())
+        path = path.view(len(places), (head + 1) * path.shape[-1])
+    return heads.features(head, context.index_select(0, places), path)
 
 
 def batch_loss(
@@ -142,7 +170,7 @@ def batch_loss(
         if count == 0:
             means.append(None)
             continue
-        features = forced_features(heads, head, *inputs, where.context)
+        features = head_features(heads, head, inputs, where.context)
         ids, probs = mix_labels(
             teacher_ids[where.teacher],
             teacher_probs[where.teacher],
@@ -165,12 +193,13 @@ def batch_ranks(heads: DraftHeads, batch: Batch, labels: LabelMap) -> list[Ranks
     ranks = torch.full(shape, MISS, dtype=torch.long, device=batch.ids.device)
     for head in range(heads.num_draft_heads):
         where = supervised(batch.has_label, head)
-        for places, teachers in zip(
-            where.context.split(CHUNK), where.teacher.split(CHUNK), strict=True
-        ):
-            features = forced_features(heads, head, *inputs, places)
+        chunks = zip(where.context.split(CHUNK), where.teacher.split(CHUNK), strict=True)
+        for places, teachers in chunks:
             true = labels.rows(flat_ids[teachers + 1])
-            ranks[places, head] = ranks_of(heads, head, features, true)
+            logits = heads.logits(head, head_features(heads, head, inputs, places))
+            score = logits.gather(1, true.clamp_min(0)[:, None])
+            rank = (logits > score).sum(1)
+            ranks[places, head] = torch.where(true >= 0, rank, MISS)
     traces = ranks.view(rows, length, -1).cpu().numpy().astype(np.int64)
     has_label = batch.has_label.cpu().numpy()
     return [

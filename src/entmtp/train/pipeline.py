@@ -30,7 +30,6 @@ from entmtp.heads import (
     save_heads,
     write_static_trees,
 )
-from entmtp.heads.forced import LabelMap
 from entmtp.heads.format import CONFIG_NAME, WEIGHTS_NAME
 from entmtp.target.model import TargetModel
 from entmtp.train.card import write_card
@@ -43,7 +42,7 @@ from entmtp.train.features import (
     max_row_length,
 )
 from entmtp.train.judge import static_trees, trace_rows
-from entmtp.train.model import bind_in_float, new_heads
+from entmtp.train.model import LabelMap, bind_in_float, new_heads
 from entmtp.train.rows import read_rows
 from entmtp.train.shards import (
     FeatureReader,

@@ -24,7 +24,6 @@ import torch
 from entmtp.data.made_with import MadeWith
 from entmtp.errors import BadInput, EntmtpError
 from entmtp.heads import DraftHeads
-from entmtp.heads.forced import LabelMap
 from entmtp.train.checkpoint import (
     Progress,
     load_checkpoint,
@@ -36,7 +35,7 @@ from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Split, load_batch, plan_epoch
 from entmtp.train.judge import JudgingRows, judge, judging_rows
 from entmtp.train.metrics import MetricsLog
-from entmtp.train.model import batch_loss
+from entmtp.train.model import LabelMap, batch_loss
 from entmtp.train.schedule import learning_rate, make_optimiser
 from entmtp.train.shards import FeatureReader, RowRef
 

@@ -26,7 +26,7 @@ from entmtp.trees.tree import Path, Tree
 MISS = 2**30
 """The rank of what no head can propose, and of what lies behind the end of a row."""
 MAX_RANK = 64
-"""Deeper ranks never enter a tree found by counting."""
+"""Ranks from here on never enter a tree found by counting; a measured trace has `MISS` for them."""
 
 Ranks = NDArray[np.integer]
 Counts = NDArray[np.int64]
