@@ -39,11 +39,13 @@ def counted(own: DraftHeads, group: Group) -> list[list[int]]:
             ranks = []
             for head in range(NUM_HEADS):
                 label = root + head + 1
-                true = int(rows[ids[label]]) if label < len(ids) else -1
+                if label >= len(ids) or (true := int(rows[ids[label]])) < 0:
+                    ranks.append(MISS)
+                    continue
                 path = own.embed(ids[root:label]).flatten() if own.needs_path else None
                 logits = own.logits(head, own.features(head, context[root - 1], path))
                 rank = int((logits > logits[true]).sum())
-                ranks.append(rank if true >= 0 and rank < MAX_RANK else MISS)
+                ranks.append(rank if rank < MAX_RANK else MISS)
             found.append(ranks)
     return found
 
