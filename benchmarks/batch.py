@@ -34,10 +34,10 @@ from entmtp.bench import (
     make_tasks,
     parse_methods,
 )
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.engine import Engine, GenerationParams, Result
 from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 
 TOGETHER = 8

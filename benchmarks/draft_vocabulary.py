@@ -17,10 +17,10 @@ from time import perf_counter
 
 import torch
 
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.heads import HeadsConfig, build_heads, choose_draft_ids, default_tree, prefix_shape
 from entmtp.heads.format import locate_heads
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import split_rows

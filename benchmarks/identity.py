@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 from entmtp.bench import load_workload, make_tasks
-from entmtp.bench.environment import describe_environment
 from entmtp.engine import Engine, GenerationParams, Result
 from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import PlainPolicy, StaticPolicy, TreePolicy
+from entmtp.target.environment import describe_environment
 from entmtp.target.load import load_target
 from entmtp.trees import Tree
 

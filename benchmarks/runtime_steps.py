@@ -19,8 +19,8 @@ from time import perf_counter, process_time
 
 import torch
 
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.target import KVCache, TargetModel
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.target.masks import causal_among
 

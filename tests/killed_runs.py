@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import safetensors.numpy
 import safetensors.torch
 import torch
 
@@ -54,9 +55,14 @@ def run_small(arguments: Sequence[str]) -> int:
 
 def run_killed(arguments: Sequence[str], fault: Fault) -> None:
     """`entmtp` with small stages, up to a fault that must come."""
+    kill_in(partial(run_small, list(arguments)), fault)
+
+
+def kill_in(task: Callable[[], object], fault: Fault) -> None:
+    """Anything that can be pickled, up to a fault that must come."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["killed_runs", "entmtp.cli.train_heads"])
-    process = context.Process(target=_run, args=(list(arguments), fault))
+    process = context.Process(target=_run, args=(task, fault))
     # The server must find the same packages as this process, before it loads any.
     with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
         process.start()
@@ -64,7 +70,7 @@ def run_killed(arguments: Sequence[str], fault: Fault) -> None:
     assert process.exitcode == -signal.SIGKILL, f"{fault} did not come: {process.exitcode}"
 
 
-def _run(arguments: list[str], fault: Fault) -> None:
+def _run(task: Callable[[], object], fault: Fault) -> None:
     torch.set_num_threads(1)
     module, _, name = fault.name.partition(":")
     owner: Any = import_module(module)
@@ -72,7 +78,7 @@ def _run(arguments: list[str], fault: Fault) -> None:
     for parent in parents:
         owner = getattr(owner, parent)
     with patch.object(owner, last, _deadly(getattr(owner, last), fault)):
-        run_small(arguments)
+        task()
 
 
 def _deadly(function: Callable[..., Any], fault: Fault) -> Callable[..., Any]:
@@ -96,8 +102,9 @@ def _deadly(function: Callable[..., Any], fault: Fault) -> Callable[..., Any]:
 def _write_half(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Half of what `torch.save(state, path)` or `save_file(tensors, path)` would write."""
     content, path = args[0], Path(args[1])
-    if function is safetensors.torch.save_file:
-        whole = safetensors.torch.save(content)
+    if function in (safetensors.torch.save_file, safetensors.numpy.save_file):
+        room = sys.modules[function.__module__]
+        whole = room.save(content)
     else:
         memory = io.BytesIO()
         function(content, memory)

@@ -6,7 +6,7 @@ A *start* is an answer token that may be the root of a step. At start i the true
 answer tokens behind it; `ranks[i, k]` is the rank of the (k + 1)-th of them under head k given the
 true tokens in between (METHOD §6.3). A step from start i with a tree accepts the longest
 `(ranks[i, 0], ranks[i, 1], …)` that is a path of the tree, and the next start lies one token
-behind what was accepted.
+behind what was accepted. The last token of a row never counts as accepted (`trees/replay.py`).
 
 Dimension key: N starts of all rows · K draft heads · M nodes of the wide tree · R rows.
 """
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entmtp.trees import Tree
+from entmtp.trees.replay import MISS, Counts, RankRows, remaining_tokens
 
-MISS = 2**30
-"""The rank of what no head can propose, and of what lies behind the end of a row."""
+__all__ = ["MISS", "RankTrace"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,16 @@ class RankTrace:
     @property
     def num_rows(self) -> int:
         return len(self.kinds)
+
+    @property
+    def rank_rows(self) -> RankRows:
+        """What `trees.replay` walks."""
+        return RankRows(self.ranks, self.row_starts)
+
+    @property
+    def remaining(self) -> Counts:
+        """`[N]` tokens of its row behind each start; `ranks[i, k]` has a label if more than k."""
+        return remaining_tokens(self.row_starts)
 
     def rows(self) -> Iterator[slice]:
         """The starts of each row."""

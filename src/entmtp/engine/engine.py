@@ -20,6 +20,7 @@ from entmtp.engine.policy import check_policy, drafts
 from entmtp.engine.prompt import Prompt, prompt_ids
 from entmtp.engine.request import resolve
 from entmtp.engine.sequence import Sequence
+from entmtp.engine.stats import StepSeconds
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
@@ -92,6 +93,11 @@ class Engine:
     def cache_lengths(self) -> list[int]:
         """Committed tokens of each running sequence: all it said but the last one."""
         return self._loop.batch.lengths
+
+    @property
+    def last_step(self) -> StepSeconds:
+        """Where the latest decode step's time went, for all of its sequences together."""
+        return self._loop.last_step
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt.

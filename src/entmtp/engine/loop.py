@@ -31,6 +31,8 @@ class Loop:
         self.running: list[Sequence] = []
         """Row by row"""
         self.waiting: deque[Sequence] = deque()
+        self.last_step = StepSeconds()
+        """Where the latest step's time went, whoever took part in it"""
         self._max_batch_size = max_batch_size
         self._most_nodes = most_nodes
         self._inbox: dict[int, deque[Event]] = {}
@@ -140,6 +142,7 @@ class Loop:
     def _count_time(self, wall: float, parts: StepSeconds) -> None:
         """Book a step's time; what lies around the batch's own part of it is the host's."""
         parts.host += wall - parts.total
+        self.last_step = parts
         for sequence in self.running:
             sequence.stats.decode_seconds += wall
             sequence.stats.step_seconds.add(parts, 1 / len(self.running))

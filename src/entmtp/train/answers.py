@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, islice
@@ -28,12 +27,12 @@ from random import Random
 from typing import NamedTuple
 
 from entmtp.data import Prompt
+from entmtp.data.made_with import MadeWith, is_stale, read_made_with, write_made_with
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
-from entmtp.engine.prompt import encode
+from entmtp.engine.questions import Question, encode_prompts
 from entmtp.errors import BadInput
 from entmtp.target import TargetModel
-from entmtp.train.made_with import MadeWith, is_stale, read_made_with, write_made_with
 
 SCHEMA_VERSION = 2
 Progress = Callable[[int], None]
@@ -58,14 +57,6 @@ class AnswerConfig:
     """Answers in progress at a time."""
     seed: int = 0
     """Order of prompts, and the first sampling seed."""
-
-
-class Question(NamedTuple):
-    """A prompt and its ids."""
-
-    id: str
-    kind: str
-    prompt_ids: tuple[int, ...]
 
 
 class PlannedAnswer(NamedTuple):
@@ -126,7 +117,7 @@ def make_answers(
         BadInput: no prompt is short enough, or the file holds something else than answers.
         ArtefactError: the file was made with something else, and is not to be made anew.
     """
-    questions = _questions(target, prompts, config)
+    questions = encode_prompts(target, prompts, config.max_prompt_tokens)
     done = _take_up(file, _made_with(target, questions, config), restart)
     num_tokens = done.num_tokens
     progress(num_tokens)
@@ -153,31 +144,6 @@ def _take_up(file: Path, made_with: MadeWith, restart: bool) -> Done:
         file.unlink()
     write_made_with(note, made_with)
     return _read_done(file)
-
-
-def _questions(
-    target: TargetModel, prompts: Sequence[Prompt], config: AnswerConfig
-) -> list[Question]:
-    """The prompts that are short enough, as ids."""
-    limit = min(config.max_prompt_tokens, target.max_length - 1)
-    questions = []
-    for prompt in prompts:
-        try:
-            ids = tuple(encode(target, prompt.content))
-        except BadInput as error:
-            raise BadInput(f"prompt {prompt.id}: {error}") from error
-        if 0 < len(ids) <= limit:
-            questions.append(Question(prompt.id, prompt.kind, ids))
-    if not questions:
-        raise BadInput(
-            f"none of {len(prompts)} prompts has 1 to {limit} tokens; give shorter prompts"
-        )
-    if num_long := len(prompts) - len(questions):
-        warnings.warn(
-            f"{num_long} of {len(prompts)} prompts have more than {limit} tokens and are left out",
-            stacklevel=3,
-        )
-    return questions
 
 
 def _made_with(

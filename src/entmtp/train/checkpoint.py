@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from entmtp.data.made_with import MadeWith, is_stale
 from entmtp.errors import ArtefactError
-from entmtp.train.made_with import MadeWith, is_stale
 
 SCHEMA_VERSION = 2
 

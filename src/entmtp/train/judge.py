@@ -5,17 +5,23 @@ Knows: heads, rows, named trees. Does not know: optimiser, checkpoints.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from entmtp.heads import DraftHeads, StaticTree
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Split, load_batch, pack
 from entmtp.train.model import LabelMap, batch_ranks
-from entmtp.train.replay import Ranks, best_static_tree, mean_acceptance_length, top_shares
 from entmtp.train.shards import FeatureReader, RowRef
 from entmtp.trees import Tree, tree_by_name
+from entmtp.trees.replay import (
+    RankRows,
+    best_static_tree,
+    mean_acceptance_length,
+    remaining_tokens,
+)
 
 TOP_LIMITS = (1, 3, 10)
 TREE_SIZES = (4, 16, 64)
@@ -66,13 +72,13 @@ def judge(
         "top_shares": {
             f"top-{limit}": [head[i] for head in shares] for i, limit in enumerate(TOP_LIMITS)
         },
-        "num_rows": len(held_out),
-        "num_tokens": sum(len(ranks) for ranks in held_out),
-        "median_row": statistics.median(len(ranks) for ranks in held_out),
+        "num_rows": len(held_out.lengths),
+        "num_tokens": len(held_out.ranks),
+        "median_row": float(np.median(held_out.lengths)),
     }
 
 
-def judged_trees(seen: Sequence[Ranks], num_draft_heads: int, judge_nodes: int) -> dict[str, Tree]:
+def judged_trees(seen: RankRows, num_draft_heads: int, judge_nodes: int) -> dict[str, Tree]:
     """Named trees, cut to the depth that the heads reach, and the best ones by counting.
 
     `best-16` has 16 nodes, its root included; `chain-4` and `medusa-63` are named for their drafts.
@@ -81,22 +87,34 @@ def judged_trees(seen: Sequence[Ranks], num_draft_heads: int, judge_nodes: int) 
         name: tree_by_name(name).truncate(num_draft_heads) for name in ("chain-4", "medusa-63")
     }
     for size in sorted({*TREE_SIZES, judge_nodes}):
-        trees[f"best-{size}"] = best_static_tree(seen, size)
+        trees[f"best-{size}"] = best_static_tree(seen.ranks, size)
     return trees
 
 
-def static_trees(seen: Sequence[Ranks], held_out: Sequence[Ranks]) -> list[StaticTree]:
+def static_trees(seen: RankRows, held_out: RankRows) -> list[StaticTree]:
     """The best tree of each size by counting on `seen`, with its figure on `held_out`."""
-    trees = [best_static_tree(seen, num_nodes) for num_nodes in STATIC_SIZES]
+    trees = [best_static_tree(seen.ranks, num_nodes) for num_nodes in STATIC_SIZES]
     return [StaticTree(tree, mean_acceptance_length(held_out, tree)) for tree in trees]
 
 
 def trace_rows(
     heads: DraftHeads, batches: Iterable[Sequence[RowRef]], reader: FeatureReader, labels: LabelMap
-) -> list[Ranks]:
-    """Rank traces of all rows."""
-    return [
-        ranks
-        for refs in batches
-        for ranks in batch_ranks(heads, load_batch(reader, refs, heads.device), labels)
-    ]
+) -> RankRows:
+    """Ranks of all rows."""
+    return RankRows.of(
+        [
+            ranks
+            for refs in batches
+            for ranks in batch_ranks(heads, load_batch(reader, refs, heads.device), labels)
+        ]
+    )
+
+
+def top_shares(rows: RankRows, limits: Sequence[int]) -> list[list[float]]:
+    """For each head, the share of its labels that its best 1, 3, … proposals hold."""
+    remaining = remaining_tokens(rows.row_starts)
+    shares = []
+    for head, ranks in enumerate(rows.ranks.T):
+        values = ranks[remaining > head]  # the last head + 1 starts of a row have no label
+        shares.append([float((values < limit).mean()) if len(values) else 0.0 for limit in limits])
+    return shares

@@ -32,7 +32,7 @@ from entmtp.target.model import TargetModel
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Batch, supervised
 from entmtp.train.losses import CHUNK, cross_entropy, mix_labels
-from entmtp.train.replay import MISS, Ranks
+from entmtp.trees.replay import MISS, Ranks
 
 START_SCALE = 0.3
 """Fresh heads repeat the target's guess of the token before theirs, and are sure of it. With

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from entmtp.data.made_with import MadeWith
 from entmtp.errors import BadInput, EntmtpError
 from entmtp.heads import DraftHeads
 from entmtp.train.checkpoint import (
@@ -33,7 +34,6 @@ from entmtp.train.checkpoint import (
 from entmtp.train.config import TrainConfig
 from entmtp.train.dataset import Split, load_batch, plan_epoch
 from entmtp.train.judge import JudgingRows, judge, judging_rows
-from entmtp.train.made_with import MadeWith
 from entmtp.train.metrics import MetricsLog
 from entmtp.train.model import LabelMap, batch_loss
 from entmtp.train.schedule import learning_rate, make_optimiser

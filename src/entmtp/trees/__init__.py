@@ -1,4 +1,4 @@
-"""Draft trees: geometry, device buffers, names, files, pictures. Knows no model."""
+"""Draft trees: geometry, device buffers, names, files, pictures, replay. Knows no model."""
 
 from entmtp.trees.buffers import Level, TreeBuffers, tree_buffers
 from entmtp.trees.draw import draw_tree, nodes_per_depth

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from entmtp.target import TargetModel
+from entmtp.target.model import TargetModel
 
 PACKAGES = ("entmtp", "torch", "transformers")
 

@@ -1,0 +1,194 @@
+"""A table of measured step times, on disk and as a smooth monotone model of all sizes.
+
+Knows: times by tree and context. Does not know: models, who measured.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from entmtp.calibrate.files import BROKEN, broken, read_json, write_json
+from entmtp.calibrate.origin import Origin
+from entmtp.errors import BadInput, TreeError
+from entmtp.scheduler.times import AtContext, StepTimes
+from entmtp.trees import Tree, chain
+
+SCHEMA_VERSION = 1
+_MACHINE = ("processor", "num_cpus", "num_threads")
+"""What times hang on, of the machine's description."""
+
+
+class Spread(NamedTuple):
+    """Quartiles of measured seconds."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TimedTree:
+    """Steps with one tree at one context, on real text: each accepts what it accepts."""
+
+    tree: Tree
+    context: float
+    """Committed tokens, on average"""
+    num_samples: int
+    num_accepted: float
+    """Drafts accepted in a step, on average"""
+    draft: Spread
+    """The heads: observing and proposing"""
+    verify: Spread
+    """The target: forward over the tree, and logits of visited nodes"""
+    host: Spread
+    """Everything else; on a GPU it is in `verify`"""
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """Times of the steps of one target, heads, runtime and batch size on one machine."""
+
+    origin: Origin
+    machine: Mapping[str, Any]
+    """As `target.environment` describes it"""
+    batch_size: int
+    accepted_seconds: float
+    """What a step takes longer for each draft that it accepts: its logits, its cache row, its
+    state for the heads. Part of the times as measured, on average"""
+    entries: tuple[TimedTree, ...]
+    """At each context the same trees: the root alone, chains 1 … K, and others"""
+
+    def times(self, context: float) -> StepTimes:
+        """Times at a context length: between measured ones linear, outside as at the nearest."""
+        trees = list(dict.fromkeys(entry.tree for entry in self.entries))
+        each = {tree: _parts(self._of(tree), context) for tree in trees}
+        root = each[min(trees, key=lambda tree: tree.num_nodes)]
+        chains = [each[chain(d)] for d in range(1, max(tree.depth for tree in trees) + 1)]
+        # The heads observe what was committed in every step, whatever is drafted.
+        draft = _rising([0.0, *(max(parts.draft - root.draft, 0.0) for parts in chains)])
+        rows = sorted({tree.num_nodes for tree in trees})
+        sized = [[tree for tree in trees if tree.num_nodes == size] for size in rows]
+        beside = {tree: max(parts.host - root.host, 0.0) for tree, parts in each.items()}
+        verify = [_mean(each[t].verify + beside[t] for t in ts) for ts in sized]
+        width = [_mean(each[t].draft - root.draft - draft[t.depth] for t in ts) for ts in sized]
+        return StepTimes(
+            tuple(rows),
+            tuple(_rising(verify)),
+            tuple(draft),
+            root.host + root.draft,
+            tuple(_rising([max(seconds, 0.0) for seconds in width])),
+        )
+
+    def all_times(self) -> tuple[AtContext, ...]:
+        """Times at each measured context, ascending: what policies look up."""
+        lengths = sorted(entry.context for entry in self.entries if entry.tree.depth == 0)
+        return tuple(AtContext(round(length), self.times(length)) for length in lengths)
+
+    def _of(self, tree: Tree) -> list[TimedTree]:
+        found = [entry for entry in self.entries if entry.tree == tree]
+        return sorted(found, key=lambda entry: entry.context)
+
+
+class _Parts(NamedTuple):
+    draft: float
+    verify: float
+    host: float
+
+
+def _parts(entries: Sequence[TimedTree], context: float) -> _Parts:
+    places = [entry.context for entry in entries]
+    return _Parts(
+        *(
+            float(np.interp(context, places, [getattr(entry, name).median for entry in entries]))
+            for name in _Parts._fields
+        )
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest non-falling row of numbers: neighbours in the wrong order share their mean."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value])
+        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    return [_mean(pool) for pool in pools for _ in pool]
+
+
+def write_latency(path: Path, table: LatencyTable) -> None:
+    """Write it, whole or not at all."""
+    entries = [asdict(entry) | {"tree": entry.tree.paths[1:]} for entry in table.entries]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "origin": table.origin._asdict(),
+        "machine": dict(table.machine),
+        "batch_size": table.batch_size,
+        "accepted_seconds": table.accepted_seconds,
+        "entries": entries,
+    }
+    write_json(path, content)
+
+
+def read_latency(
+    path: Path, wanted: Origin | None = None, machine: Mapping[str, Any] | None = None
+) -> LatencyTable:
+    """Read a table.
+
+    Args:
+        wanted: what is to be run; a table of anything else is refused.
+        machine: the description of this one; another one's times are used with a warning.
+
+    Raises:
+        ArtefactError: it is missing, broken, of another version, or of something else.
+    """
+    content = read_json(path, SCHEMA_VERSION)
+    try:
+        table = LatencyTable(
+            origin=Origin(**content["origin"]),
+            machine=dict(content["machine"]),
+            batch_size=int(content["batch_size"]),
+            accepted_seconds=float(content["accepted_seconds"]),
+            entries=tuple(_entry(fields) for fields in content["entries"]),
+        )
+        table.times(0)
+    except (*BROKEN, TreeError, BadInput) as error:
+        raise broken(path, error) from error
+    if wanted is not None:
+        table.origin.demand(path, wanted)
+    if machine is not None:
+        _compare(path, table.machine, machine)
+    return table
+
+
+def _entry(fields: Mapping[str, Any]) -> TimedTree:
+    spreads = {name: Spread(*map(float, fields[name])) for name in _Parts._fields}
+    return TimedTree(
+        tree=Tree.from_paths(fields["tree"]),
+        context=float(fields["context"]),
+        num_samples=int(fields["num_samples"]),
+        num_accepted=float(fields["num_accepted"]),
+        **spreads,
+    )
+
+
+def _compare(path: Path, found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    changes = [
+        f"{name.replace('_', ' ')} {found.get(name)}, not {own.get(name)}"
+        for name in _MACHINE
+        if found.get(name) != own.get(name)
+    ]
+    if changes:
+        warnings.warn(
+            f"{path} holds the times of another machine ({'; '.join(changes)}); measure them here",
+            stacklevel=3,
+        )

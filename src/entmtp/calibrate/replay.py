@@ -1,0 +1,145 @@
+"""What runs over a rank trace would have accepted, step by step, exactly as a live run does.
+
+Knows: rank traces, trees, policies. Does not know: models, heads, time.
+
+Under the exact rule the text does not depend on the tree, so a trace of it says what any tree, any
+chooser among trees and any policy accepts, at any temperature (METHOD §6.3).
+
+Dimension key: N starts of all rows · S steps of a run · C candidate trees.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entmtp.calibrate.trace import RankTrace
+from entmtp.scheduler import Signals, StepChoice, TreePolicy, places_in
+from entmtp.trees import Path, Tree, replay
+from entmtp.trees.replay import Counts
+
+
+class Run(NamedTuple):
+    """The steps of a run over all rows, row by row."""
+
+    starts: Counts  # [S] where each step began
+    accepted: Counts  # [S] drafts that it accepted
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a step, the bonus token included; 0 without a step."""
+        return float(1 + self.accepted.mean()) if self.accepted.size else 0.0
+
+
+class PolicyRun(NamedTuple):
+    """A run whose trees a policy chose."""
+
+    run: Run
+    trees: tuple[Tree, ...]
+    """Verified in each step"""
+    drafted: Counts  # [S] levels that the heads drafted
+
+
+def accepted(trace: RankTrace, tree: Tree) -> Counts:
+    """Drafts that a step with `tree` accepts at each start `[N]`."""
+    return replay.accepted_lengths(trace.rank_rows, tree)
+
+
+def mean_acceptance_length(trace: RankTrace, tree: Tree) -> float:
+    """Tokens a step of a run with one tree, the bonus token included."""
+    return replay_tree(trace, tree).mean_acceptance_length
+
+
+def replay_tree(trace: RankTrace, tree: Tree) -> Run:
+    """A run with one tree."""
+    return _run(trace, accepted(trace, tree))
+
+
+def replay_choices(trace: RankTrace, trees: Sequence[Tree], chosen: NDArray[np.integer]) -> Run:
+    """A run that uses tree `chosen[i]` of `trees` at start i; `chosen` is `[N]`."""
+    each = np.stack([accepted(trace, tree) for tree in trees])  # [C, N]
+    return _run(trace, each[chosen, np.arange(len(chosen))])
+
+
+def _run(trace: RankTrace, lengths: Counts) -> Run:
+    starts = replay.visited_starts(lengths, trace.row_starts)
+    return Run(starts, lengths[starts])
+
+
+def replay_policy(
+    trace: RankTrace,
+    policy: TreePolicy,
+    seeds: Sequence[int] | None = None,
+    max_tokens: int | None = None,
+) -> PolicyRun:
+    """A run with a live policy, asked as the engine asks it, a fresh selection for each row.
+
+    Args:
+        seeds: of each row's selection; 0 without.
+        max_tokens: limit of an answer, to which the engine cuts trees at its end. Without it
+            trees stay whole, and the same is accepted.
+
+    Raises:
+        TreeError: the policy wants to see a draft that is no part of the wide tree, or chooses
+            what was not drafted.
+    """
+    steps: list[_Step] = []
+    for number, row in enumerate(trace.rows()):
+        selection = policy.begin(0 if seeds is None else seeds[number])
+        start, signals = row.start, Signals(0, 0)
+        while start < row.stop - 1:
+            if selection.reads_root:
+                root = float(trace.root_probability[start]), float(trace.root_entropy[start])
+                signals = Signals(signals.num_steps, signals.num_accepted, *root)
+            said = start - row.start + 1
+            most = sys.maxsize if max_tokens is None else max_tokens - said - 1
+            tree, levels = _ask(trace, start, StepChoice(selection, signals, most))
+            depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
+            steps.append(_Step(start, depth, tree, levels))
+            start += depth + 1
+            signals = Signals(signals.num_steps + 1, depth)
+    starts, lengths, trees, drafted = zip(*steps, strict=True) if steps else ((),) * 4
+    return PolicyRun(Run(_array(starts), _array(lengths)), trees, _array(drafted))
+
+
+class _Step(NamedTuple):
+    start: int
+    accepted: int
+    tree: Tree
+    levels: int
+
+
+def _array(values: Sequence[int]) -> Counts:
+    return np.array(values, dtype=np.int64)
+
+
+def _ask(trace: RankTrace, start: int, choice: StepChoice) -> tuple[Tree, int]:
+    """What is verified in a step, and how many levels were drafted for it."""
+    log_probs: list[float] = []
+    if choice.reads_draft:
+        nodes = places_in(trace.wide_tree, choice.widest)
+        log_probs = trace.log_probs[start, list(nodes)].tolist()
+    levels = choice.widest.depth
+    if choice.stops_draft:
+        wishes = (choice.goes_on(depth, log_probs) for depth in range(1, levels))
+        levels = next((d for d, wish in enumerate(wishes, start=1) if not wish), levels)
+    return choice.choose(log_probs), levels
+
+
+def _matched(ranks: Sequence[int], tree: Tree) -> int:
+    """How deep a true path lies in a tree."""
+    paths = _paths(tree)
+    depth = 0
+    while depth < len(ranks) and tuple(ranks[: depth + 1]) in paths:
+        depth += 1
+    return depth
+
+
+@lru_cache(maxsize=1024)
+def _paths(tree: Tree) -> frozenset[Path]:
+    return frozenset(tree.paths)

@@ -1,0 +1,262 @@
+"""How long the real step takes here, by tree and context: trees take turns by the step.
+
+Knows: an engine with its clocks, trees, texts. Does not know: acceptance models, what times are
+good for.
+
+All trees are tried on the same running text, one step each in rotating order, so that all meet the
+same machine and the same text; contexts take turns too, as long as there is time. Figures are
+medians with quartiles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain as joined
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from entmtp.calibrate.latency_table import LatencyTable, Spread, TimedTree
+from entmtp.calibrate.origin import Origin
+from entmtp.decode.checks import check_count
+from entmtp.engine import Engine, GenerationParams, TokenEvent
+from entmtp.errors import BadInput
+from entmtp.heads import DraftHeads
+from entmtp.scheduler import Selection, Signals, TreePolicy
+from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
+from entmtp.trees import ROOT, Tree, chain
+from entmtp.trees.replay import Ranks, best_static_tree
+
+SIZES = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Nodes, root included, of the trees that are timed by default."""
+
+
+@dataclass(frozen=True)
+class TimingConfig:
+    """What is timed, and for how long."""
+
+    contexts: tuple[int, ...] = (128, 512, 1024)
+    """Committed tokens; those that leave no room for steps are left out"""
+    batch_size: int = 1
+    """Sequences that step together"""
+    seconds: float = 60.0
+    """To spend; every context is visited once whatever it takes"""
+    num_rounds: int = 4
+    """Steps of each tree in one visit to a context"""
+
+
+class _Sample(NamedTuple):
+    """One step."""
+
+    tree: Tree
+    context: int
+    """As asked for"""
+    length: float
+    """As it was"""
+    num_accepted: float
+    draft: float
+    verify: float
+    host: float
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.verify + self.host
+
+
+def trees_to_time(ranks: Ranks, sizes: Sequence[int] = SIZES) -> list[Tree]:
+    """The best static tree of each size: trees that accept what trees of their size do."""
+    return list(dict.fromkeys(best_static_tree(ranks, size) for size in sizes))
+
+
+def measure_latency(
+    target: TargetModel,
+    heads: DraftHeads,
+    texts: Sequence[Sequence[int]],
+    trees: Sequence[Tree],
+    config: TimingConfig | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> LatencyTable:
+    """Time decode steps with each tree, the root alone and chains of every length.
+
+    Args:
+        texts: token ids of the workload, prompts or whole rows; joined to make contexts.
+        progress: called with the share of the time that is spent.
+
+    Raises:
+        BadInput: there is no text, or no context that leaves room for steps.
+        TreeError: the heads cannot fill a tree.
+    """
+    config = config or TimingConfig()
+    check_count("batch_size", config.batch_size, 1, None, "a count from 1 up")
+    chains = [chain(depth) for depth in range(1, heads.num_draft_heads + 1)]
+    policy = _TakingTurns(list(dict.fromkeys([ROOT, *chains, *trees])))
+    bench = _Bench(target, heads, texts, policy, config)
+    contexts = bench.contexts()
+    started = perf_counter()
+    samples: list[_Sample] = []
+    bench.visit(contexts[0], 1)  # warms up: buffers, kernels, a runtime's copies
+    while True:
+        for context in contexts:
+            samples += bench.visit(context, config.num_rounds)
+            share = (perf_counter() - started) / config.seconds if config.seconds else 1.0
+            progress(min(share, 1.0))
+        if share >= 1:
+            break
+    return LatencyTable(
+        origin=Origin.of(target, heads),
+        machine=describe_environment(target) | {"load_average": load_average()},
+        batch_size=config.batch_size,
+        accepted_seconds=_accepted_seconds(samples),
+        entries=tuple(_entries(samples)),
+    )
+
+
+class _TakingTurns(TreePolicy):
+    """Whatever tree it is told to use next."""
+
+    name = "taking turns"
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self.trees = tuple(trees)
+        self.next = ROOT
+
+    def begin(self, seed: int) -> Selection:
+        return _Told(self)
+
+
+class _Told(Selection):
+    def __init__(self, policy: _TakingTurns) -> None:
+        self._policy = policy
+
+    def widest(self, signals: Signals) -> Tree:
+        return self._policy.next
+
+
+class _Bench:
+    """An engine, its texts, and one timed visit after the other."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        heads: DraftHeads,
+        texts: Sequence[Sequence[int]],
+        policy: _TakingTurns,
+        config: TimingConfig,
+    ) -> None:
+        self._engine = Engine(target, heads, policy, max_batch_size=config.batch_size)
+        self._policy = policy
+        self._config = config
+        self._ids = list(joined.from_iterable(texts))
+        self._num_visits = 0
+        if not self._ids:
+            raise BadInput("there is no text to time steps on; give prompts")
+
+    def contexts(self) -> list[int]:
+        """Those that leave room for a visit's steps, all of whose drafts may be accepted."""
+        steps = sum(tree.depth + 1 for tree in self._policy.trees)
+        most = self._engine.target.max_length - steps * (self._config.num_rounds + 1)
+        found = sorted({each for each in self._config.contexts if 0 < each <= most})
+        if not found:
+            raise BadInput(
+                f"none of the contexts {list(self._config.contexts)} leaves room for timed steps;"
+                f" give one of at most {max(most, 0)} tokens, or fewer trees"
+            )
+        return found
+
+    def visit(self, context: int, num_rounds: int) -> list[_Sample]:
+        """Samples of every tree at one context."""
+        engine, trees = self._engine, self._policy.trees
+        requests = [engine.add(prompt, _ENDLESS) for prompt in self._prompts(context)]
+        try:
+            self._policy.next = ROOT
+            engine.step()  # prefill, and a step behind it
+            self._drop(requests)
+            return [
+                self._sample(trees[(place + round_) % len(trees)], context, requests)
+                for round_ in range(num_rounds)
+                for place in range(len(trees))
+            ]
+        finally:
+            for request in requests:
+                engine.forget(request)
+
+    def _prompts(self, context: int) -> Iterator[list[int]]:
+        """Another stretch of the text for each sequence and visit, from its beginning on again."""
+        for _ in range(self._config.batch_size):
+            begin = self._num_visits * context
+            self._num_visits += 1
+            yield [self._ids[(begin + place) % len(self._ids)] for place in range(context)]
+
+    def _sample(self, tree: Tree, context: int, requests: Sequence[int]) -> _Sample:
+        engine = self._engine
+        self._policy.next = tree
+        length = float(np.mean(engine.cache_lengths))
+        started = perf_counter()
+        engine.step()
+        parts = engine.last_step
+        draft, verify, host = parts.draft, parts.verify, parts.host
+        if engine.target.device.type == "cuda":
+            # What was launched is waited for here and in the step's copy: parts by the host's
+            # clock say little, the sum is right.
+            torch.cuda.synchronize()
+            verify, host = perf_counter() - started - draft, 0.0
+        return _Sample(tree, context, length, self._drop(requests), draft, verify, host)
+
+    def _drop(self, requests: Sequence[int]) -> float:
+        """Take what happened; drafts that were accepted in the latest step, on average."""
+        latest = [
+            [e.num_accepted for e in self._engine.take_events(r) if isinstance(e, TokenEvent)][-1]
+            for r in requests
+        ]
+        return float(np.mean(latest))
+
+
+_ENDLESS = GenerationParams(ignore_eos=True)
+
+
+def _entries(samples: Sequence[_Sample]) -> Iterator[TimedTree]:
+    for (_, tree), group in _by_place(samples).items():
+        yield TimedTree(
+            tree=tree,
+            context=round(float(np.mean([one.length for one in group])), 1),
+            num_samples=len(group),
+            num_accepted=round(float(np.mean([one.num_accepted for one in group])), 3),
+            draft=_spread([one.draft for one in group]),
+            verify=_spread([one.verify for one in group]),
+            host=_spread([one.host for one in group]),
+        )
+
+
+def _by_place(samples: Sequence[_Sample]) -> dict[tuple[int, Tree], list[_Sample]]:
+    groups: dict[tuple[int, Tree], list[_Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[sample.context, sample.tree].append(sample)
+    return groups
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    return Spread(*(round(float(each), 7) for each in np.quantile(seconds, (0.25, 0.5, 0.75))))
+
+
+def _accepted_seconds(samples: Sequence[_Sample]) -> float:
+    """Least squares through the medians of each count, within each tree and context.
+
+    Never negative; 0 where all steps accept alike.
+    """
+    covariance = variance = 0.0
+    for group in _by_place(samples).values():
+        times: dict[float, list[float]] = defaultdict(list)
+        for one in group:
+            times[one.num_accepted].append(one.total)
+        counts = np.array(list(times))
+        medians = np.array([np.median(each) for each in times.values()])
+        weights = np.array([len(each) for each in times.values()])
+        apart = counts - np.average(counts, weights=weights)
+        covariance += float((weights * apart) @ medians)
+        variance += float((weights * apart) @ apart)
+    return max(0.0, covariance / variance) if variance else 0.0

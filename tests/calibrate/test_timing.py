@@ -1,0 +1,209 @@
+"""Times of steps: trees take turns on the same text, and a table follows that never falls."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from draft_heads import KINDS, random_heads
+from entmtp.calibrate import timing
+from entmtp.calibrate.latency_table import (
+    LatencyTable,
+    Spread,
+    TimedTree,
+    read_latency,
+    write_latency,
+)
+from entmtp.calibrate.origin import Origin
+from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
+from entmtp.engine import Engine, StepSeconds
+from entmtp.errors import ArtefactError, BadInput, TreeError
+from entmtp.trees import ROOT, Tree, chain, full
+from fixtures import tiny
+from reference import random_prompts
+
+TEXTS = random_prompts(3, 8, longest=30)
+"""Of eight tokens, so that heads which know nothing are often right."""
+QUICK = TimingConfig(contexts=(8, 40), seconds=0.0, num_rounds=2)
+TREES = [full(2, 2), full(3, 2)]
+
+
+def table(kind: str, config: TimingConfig = QUICK) -> LatencyTable:
+    return measure_latency(tiny(), random_heads(tiny(), kind), TEXTS, TREES, config)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tree_is_timed_at_every_context(kind: str, batch_size: int) -> None:
+    measured = table(kind, replace(QUICK, batch_size=batch_size))
+    trees = [ROOT, *map(chain, range(1, 5)), *TREES]
+    assert [entry.tree for entry in measured.entries] == trees * 2
+    assert measured.batch_size == batch_size
+    for place, entry in enumerate(measured.entries):
+        assert entry.num_samples == 2
+        # Text grows as it is decoded.
+        assert (8, 40)[place // len(trees)] < entry.context < (40, 90)[place // len(trees)]
+        assert 0 < entry.verify.low <= entry.verify.median <= entry.verify.high
+        assert entry.host.median > 0
+        assert entry.draft.median > 0
+    times = measured.times(20)
+    assert times.rows == (1, 2, 3, 4, 5, 7, 13)
+    assert len(times.draft_seconds) == 5
+    for seconds in (times.verify_seconds, times.draft_seconds, times.width_seconds):
+        assert all(first <= second for first, second in pairwise(seconds))
+
+
+def test_times_are_what_the_clocks_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose time is known: 10 + 2 a row, 3 a level, 1/2 a node, 5 for each acceptance."""
+
+    def told(engine: Engine) -> StepSeconds:
+        tree: Tree = engine.policy.next  # type: ignore[attr-defined]
+        accepted = engine._loop.running[0]._last_accepted
+        draft = 3.0 * tree.depth + 0.5 * (tree.num_nodes - 1 - tree.depth)
+        return StepSeconds(draft, 10.0 + 2.0 * tree.num_nodes, 1.0 + 5.0 * accepted)
+
+    monkeypatch.setattr(Engine, "last_step", property(told))
+    measured = table("hydra", replace(QUICK, num_rounds=6))
+    assert measured.accepted_seconds == pytest.approx(5.0)
+    accepted = {entry.tree: entry.num_accepted for entry in measured.entries[:7]}
+    assert accepted[ROOT] == 0
+    assert max(accepted.values()) > 0.3
+    for entry in measured.entries:
+        assert entry.verify.median == 10 + 2 * entry.tree.num_nodes
+    monkeypatch.setattr(Engine, "last_step", property(lambda engine: silent(told(engine))))
+    times = table("hydra").times(100)
+    assert times.draft_seconds == (0, 3, 6, 9, 12)
+    assert times.host_seconds == 1
+    assert times.verify_seconds == tuple(10 + 2 * rows for rows in times.rows)
+    # A tree of 7 nodes, 2 deep, drafts 4 beside the path; one of 13 drafts 10.
+    assert times.step(7, 2) == 10 + 14 + 6 + 2 + 1
+    assert times.step(13, 2) == 10 + 26 + 6 + 5 + 1
+    assert times.step(1, 0) == 10 + 2 + 1
+
+
+def silent(seconds: StepSeconds) -> StepSeconds:
+    return replace(seconds, host=1.0)
+
+
+def entry(tree: Tree, context: float, draft: float, verify: float, host: float) -> TimedTree:
+    spreads = (Spread(part, part, part) for part in (draft, verify, host))
+    return TimedTree(tree, context, 4, 0.5, *spreads)
+
+
+OWN = Origin("a", "b", "float32", "eager", "cpu")
+MACHINE = {"processor": "x", "num_cpus": 2, "num_threads": 1}
+TABLE = LatencyTable(
+    OWN,
+    MACHINE,
+    1,
+    0.25,
+    tuple(
+        entry(tree, context, draft, verify + context / 100, host)
+        for context in (200.0, 100.0)
+        for tree, draft, verify, host in (
+            (ROOT, 0.5, 10, 1),
+            (chain(1), 2.5, 12, 1),
+            (chain(2), 2.0, 11, 1),  # faster than less work: noise
+            (full(2, 2), 4.5, 20, 2),
+        )
+    ),
+)
+
+
+def test_what_falls_is_pooled_and_what_lies_between_is_linear() -> None:
+    times = TABLE.times(100)
+    assert times.rows == (1, 2, 3, 7)
+    assert times.verify_seconds == (11, 12.5, 12.5, 22)  # 2 and 3 rows share their mean
+    assert times.draft_seconds == (0, 1.75, 1.75)
+    assert times.host_seconds == 1.5  # and what the heads do without drafting
+    assert times.width_seconds == (0, 0.125, 0.125, 2.25)
+    assert times.step(5, 2) == pytest.approx((12.5 + 22) / 2 + 1.75 + (0.125 + 2.25) / 2 + 1.5)
+    assert TABLE.times(150).verify_seconds[0] == 11.5
+    assert TABLE.times(0) == times
+    assert TABLE.times(999) == TABLE.times(200)
+    assert TABLE.all_times() == ((100, TABLE.times(100)), (200, TABLE.times(200)))
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    write_latency(path, TABLE)
+    assert read_latency(path, OWN, MACHINE) == TABLE
+    measured = table("medusa")
+    write_latency(path, measured)
+    assert read_latency(path, Origin.of(tiny(), random_heads(tiny(), "medusa"))) == measured
+    assert [each.name for each in tmp_path.iterdir()] == ["latency.json"]
+    assert measured.machine["num_threads"] == 1
+
+
+def test_T07_times_of_something_else_are_refused_and_of_another_machine_said(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "latency.json"
+    write_latency(path, TABLE)
+    with pytest.raises(ArtefactError, match=r"runtime eager, not openvino.*again"):
+        read_latency(path, OWN._replace(runtime="openvino"))
+    with pytest.warns(UserWarning, match=r"another machine \(processor x, not y; num threads 1"):
+        read_latency(path, OWN, {"processor": "y", "num_cpus": 2, "num_threads": 8})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema_version": 9}, "has schema version 9, this program reads 1"),
+        ({"entries": []}, "broken"),
+        ({"entries": [{}]}, "broken"),
+        ({"batch_size": "many"}, "broken"),
+    ],
+)
+def test_T09_a_broken_table_is_one_line(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    path = tmp_path / "latency.json"
+    write_latency(path, TABLE)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ArtefactError, match=words) as caught:
+        read_latency(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_timed_is_said() -> None:
+    heads = random_heads(tiny(), "hydra")
+    with pytest.raises(BadInput, match="there is no text"):
+        measure_latency(tiny(), heads, [[]], TREES, QUICK)
+    # Seven trees, none of whose steps says more than 5 tokens, in 2 rounds and one more.
+    with pytest.raises(BadInput, match=r"none of the contexts \[250\].*at most 193 tokens"):
+        measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, contexts=(250,)))
+    with pytest.raises(TreeError, match="5 deep but there are 4"):
+        measure_latency(tiny(), heads, TEXTS, [chain(5)], QUICK)
+    with pytest.raises(BadInput, match="batch_size is 0"):
+        measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, batch_size=0))
+
+
+def test_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Visits go on until the time is spent; the first one, that warms up, is not among them."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(timing, "perf_counter", lambda: float(next(clock)))
+    told: list[float] = []
+    measured = measure_latency(
+        tiny(),
+        random_heads(tiny(), "medusa"),
+        TEXTS,
+        TREES,
+        replace(QUICK, contexts=(8,), seconds=100.0, num_rounds=1),
+        told.append,
+    )
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert {entry.num_samples for entry in measured.entries} == {len(told)}
+
+
+def test_trees_to_time_are_the_best_of_their_sizes() -> None:
+    ranks = np.random.default_rng(0).geometric(0.4, size=(200, 3)) - 1
+    trees = trees_to_time(ranks, (2, 3, 8, 9999))
+    assert [tree.num_nodes for tree in trees[:3]] == [2, 3, 8]
+    assert len(trees_to_time(ranks[:1], (2, 3, 4, 5, 6, 7, 8))) < 7, "thin evidence, few trees"
