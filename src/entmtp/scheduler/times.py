@@ -1,0 +1,100 @@
+"""How long a step takes: medians of measured sizes, and what follows of those in between.
+
+Knows: times by rows, levels and context. Does not know: models, who measured, acceptance.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from entmtp.errors import BadInput
+from entmtp.trees import Tree
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of the parts of a step at one context length and one batch size.
+
+    A step with a tree takes `verify(rows) + draft(depth) + host`; plain decoding is one row, no
+    draft. Between measured sizes a time is interpolated, and none is shorter than that of less
+    work (pool-adjacent-violators on the medians).
+    """
+
+    rows: tuple[int, ...]
+    """Slots that were measured, the root included, ascending from 1"""
+    verify_seconds: tuple[float, ...]
+    """Of each of `rows`: the target's forward and the logits of visited nodes"""
+    draft_seconds: tuple[float, ...]
+    """Of a draft of 0, 1, … K levels; the first is 0"""
+    host_seconds: float
+    """Of everything else"""
+
+    def verify(self, rows: int) -> float:
+        """Behind the largest measured size, its last slope goes on."""
+        for place in range(1, len(self.rows)):
+            if rows <= self.rows[place] or place == len(self.rows) - 1:
+                return self._between(place, rows)
+        return self.verify_seconds[0]
+
+    def step(self, rows: int, depth: int) -> float:
+        """Seconds of a whole step with a tree of `rows` nodes, root included, `depth` deep."""
+        return self.verify(rows) + self.draft_seconds[depth] + self.host_seconds
+
+    def _between(self, place: int, rows: int) -> float:
+        low, high = self.rows[place - 1], self.rows[place]
+        share = (rows - low) / (high - low)
+        first, second = self.verify_seconds[place - 1], self.verify_seconds[place]
+        return first + share * (second - first)
+
+
+class AtContext(NamedTuple):
+    """Times at one length of the committed text."""
+
+    num_tokens: int
+    times: StepTimes
+
+
+Times = Sequence[AtContext]
+"""Ascending by length."""
+
+
+def at_any_length(times: StepTimes) -> tuple[AtContext, ...]:
+    """One table for every length."""
+    return (AtContext(0, times),)
+
+
+class Costs:
+    """Times of the sizes that a policy uses, looked up instead of computed.
+
+    `verify[length][rows]` and `draft[length][levels]`, where `length` is a place in `Times`.
+    """
+
+    def __init__(self, times: Times, trees: Sequence[Tree]) -> None:
+        """
+        Raises:
+            BadInput: there is no table, or one does not reach as deep as the trees.
+        """
+        depth = max(tree.depth for tree in trees)
+        most = max(tree.num_nodes for tree in trees)
+        if not times:
+            raise BadInput("a policy that counts time needs step times; give at least one table")
+        for one in times:
+            if len(one.times.draft_seconds) <= depth:
+                raise BadInput(
+                    f"the step times know {len(one.times.draft_seconds) - 1} draft levels and a"
+                    f" tree has {depth}; measure as many"
+                )
+        # Where one length ends and the next begins: half way.
+        lengths = [one.num_tokens for one in times]
+        self._ends = [(a + b) // 2 for a, b in zip(lengths, lengths[1:], strict=False)]
+        self.times = [one.times for one in times]
+        self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
+        self.draft = [one.draft_seconds for one in self.times]
+        self.host = [one.host_seconds for one in self.times]
+
+    def place(self, num_tokens: int) -> int:
+        """Which table is nearest to a length of committed text."""
+        return bisect_left(self._ends, num_tokens)
