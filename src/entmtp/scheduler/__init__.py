@@ -1,5 +1,8 @@
 """Which tree next: policies over trees. Never sees a model."""
 
+from entmtp.scheduler.acceptance import StepFunction, identity_by_log_prob
+from entmtp.scheduler.adapting import Adaptation
+from entmtp.scheduler.banded import HysteresisPolicy, LadderPolicy
 from entmtp.scheduler.base import (
     Bid,
     DraftSignals,
@@ -10,21 +13,42 @@ from entmtp.scheduler.base import (
     TreePolicy,
 )
 from entmtp.scheduler.choice import StepChoice, nodes_of, places_in
+from entmtp.scheduler.per_step import PerStepPolicy
 from entmtp.scheduler.policies import PlainPolicy, RandomPolicy, StaticPolicy
+from entmtp.scheduler.published import PublishedHysteresis, PublishedLadder
+from entmtp.scheduler.record import Decision, Recorded, decision_of
 from entmtp.scheduler.sharing import share_rows
+from entmtp.scheduler.throughput import ThroughputPolicy
+from entmtp.scheduler.times import AtContext, StepTimes, Times, at_any_length
 
 __all__ = [
+    "Adaptation",
+    "AtContext",
     "Bid",
+    "Decision",
     "DraftSignals",
     "Estimate",
+    "HysteresisPolicy",
+    "LadderPolicy",
+    "PerStepPolicy",
     "PlainPolicy",
+    "PublishedHysteresis",
+    "PublishedLadder",
     "RandomPolicy",
+    "Recorded",
     "Room",
     "Selection",
     "Signals",
     "StaticPolicy",
     "StepChoice",
+    "StepFunction",
+    "StepTimes",
+    "ThroughputPolicy",
+    "Times",
     "TreePolicy",
+    "at_any_length",
+    "decision_of",
+    "identity_by_log_prob",
     "nodes_of",
     "places_in",
     "share_rows",

@@ -14,7 +14,7 @@ from entmtp.trees import Part, Tree
 
 
 class StepChoice:
-    """Asks a selection in a step's order: `widest`, `goes_on` by level, in company `bid`, `choose`."""
+    """Asks a selection in a step's order: `widest`, `goes_on` by level, `bid`, `choose`."""
 
     def __init__(self, selection: Selection, signals: Signals, max_depth: int) -> None:
         """`max_depth`: how many drafts a step may still accept; deeper nodes are cut."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from entmtp.errors import BadInput
@@ -89,7 +90,7 @@ class Costs:
                 )
         # Where one length ends and the next begins: half way.
         lengths = [one.num_tokens for one in times]
-        self._ends = [(a + b) // 2 for a, b in zip(lengths, lengths[1:], strict=False)]
+        self._ends = [(a + b) // 2 for a, b in pairwise(lengths)]
         self.times = [one.times for one in times]
         self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
         self.draft = [one.draft_seconds for one in self.times]

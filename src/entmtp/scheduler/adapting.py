@@ -1,0 +1,169 @@
+"""What follows the stream: the price of time, and how right the predictions have been.
+
+Knows: promised and real outcomes of steps. Does not know: trees, models, clocks.
+
+Calibration was done on other text, perhaps at another temperature. So predictions are corrected by
+what became of them, and the price of time is the rate that is really made. Both start from what
+was calibrated, which counts like a number of steps of evidence, and both are bounded. Old evidence
+fades. All of it is a function of what the sequence said: the same text, the same choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from entmtp.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """How fast predictions follow the stream, and how far."""
+
+    is_on: bool = True
+    memory: float = 100.0
+    """Steps after which evidence counts for 1/e"""
+    prior: float = 6.0
+    """Steps of evidence that the calibration is worth"""
+    most: float = 4.0
+    """The largest factor, up or down, of the price of time"""
+    least_acceptance: float = 0.01
+    """The smallest factor of acceptance; the largest is `most`"""
+    probe_every: int = 24
+    """After so many plain steps on end, one drafts all the same: who never drafts learns nothing"""
+    is_shared: bool = False
+    """Sequences of one policy learn together, and later ones start from what earlier ones learnt.
+    Choices then depend on company; what is said does not"""
+
+    def __post_init__(self) -> None:
+        if not (self.memory > 0 and self.prior > 0 and self.most >= 1 and self.probe_every >= 1):
+            raise BadInput(
+                "adaptation needs memory and prior above 0, most of at least 1 and probe_every of"
+                " at least 1"
+            )
+        if not 0 < self.least_acceptance <= 1:
+            raise BadInput(
+                f"least_acceptance is {self.least_acceptance}; give more than 0, up to 1"
+            )
+
+    @property
+    def keep(self) -> float:
+        """What of the evidence is left after a step."""
+        return 1.0 - 1.0 / max(self.memory, 1.0)
+
+
+class Rate:
+    """Tokens a second over the last steps: what a second is worth (Dinkelbach's lambda)."""
+
+    def __init__(self, start: float, adaptation: Adaptation) -> None:
+        """
+        Args:
+            start: as calibrated.
+
+        Raises:
+            BadInput: it is not above 0.
+        """
+        if not 0 < start < float("inf"):
+            raise BadInput(f"the rate is {start} tokens a second; give a number above 0")
+        self._start = start
+        self._adaptation = adaptation
+        self._keep = adaptation.keep
+        self.clear()
+
+    def clear(self) -> None:
+        """Back to what was calibrated."""
+        self.value = self._start
+        self._tokens = self._seconds = 0.0
+
+    def hear(self, num_tokens: int, seconds: float) -> None:
+        """Take in a step: what it said, and how long such a step takes."""
+        if not self._adaptation.is_on:
+            return
+        self._tokens = self._keep * self._tokens + num_tokens
+        self._seconds = self._keep * self._seconds + seconds
+        # Calibrated evidence: `prior` steps as long as this one at the calibrated rate.
+        prior = self._adaptation.prior * seconds
+        made = (prior * self._start + self._tokens) / (prior + self._seconds)
+        most = self._adaptation.most
+        self.value = min(max(made, self._start / most), self._start * most)
+
+
+class Correction:
+    """Factors by which predicted acceptance is multiplied, one for each of several kinds.
+
+    A kind is a tree of a bank, or a depth. Every kind starts from the factor that all of them
+    together would have, so that what one learns serves those that are rarely used.
+    """
+
+    def __init__(self, num_kinds: int, adaptation: Adaptation) -> None:
+        self._adaptation = adaptation
+        self._keep = adaptation.keep
+        self._num_kinds = num_kinds
+        self.clear()
+
+    def clear(self) -> None:
+        """Back to what was calibrated."""
+        self.factors = [1.0] * self._num_kinds
+        self._promised = [0.0] * self._num_kinds
+        self._real = [0.0] * self._num_kinds
+
+    def hear(self, kinds: Sequence[int], promised: Sequence[float], real: Sequence[float]) -> None:
+        """Take in a step: of some kinds, what was predicted uncorrected, and what came."""
+        adaptation = self._adaptation
+        if not adaptation.is_on:
+            return
+        keep, prior = self._keep, adaptation.prior
+        for kind in range(self._num_kinds):
+            self._promised[kind] *= keep
+            self._real[kind] *= keep
+        for kind, mass, came in zip(kinds, promised, real, strict=True):
+            self._promised[kind] += mass
+            self._real[kind] += came
+        # Evidence is measured in predicted tokens: one of them is about a step.
+        common = (prior + sum(self._real)) / (prior + sum(self._promised))
+        for kind in range(self._num_kinds):
+            factor = (prior * common + self._real[kind]) / (prior + self._promised[kind])
+            self.factors[kind] = min(max(factor, adaptation.least_acceptance), adaptation.most)
+
+
+class Surplus:
+    """What a step that drafts has brought over a plain one, in tokens, the price of time paid.
+
+    Whatever the reason that predictions are wrong, this says whether drafting pays.
+    """
+
+    def __init__(self, adaptation: Adaptation) -> None:
+        self._is_on = adaptation.is_on
+        # Sooner forgotten than the rest: where it says no, only probes speak against it.
+        self._keep = 1.0 - 1.0 / max(adaptation.memory / 3, 1.0)
+        self._prior = 2 * adaptation.prior
+        self.clear()
+
+    def clear(self) -> None:
+        """As if nothing had been drafted yet."""
+        self._sum = self._weight = 0.0
+
+    def hear(self, surplus: float) -> None:
+        """Take in a step that drafted."""
+        if self._is_on:
+            self._sum = self._keep * self._sum + surplus
+            self._weight = self._keep * self._weight + 1.0
+
+    def expected(self, predicted: float) -> float:
+        """What is predicted of this step, held against what became of the last ones."""
+        return (self._prior * predicted + self._sum) / (self._prior + self._weight)
+
+
+class Learnt:
+    """What is learnt in one stream: of one sequence, or of all of a policy."""
+
+    def __init__(self, rate: float, num_kinds: int, adaptation: Adaptation) -> None:
+        self.rate = Rate(rate, adaptation)
+        self.correction = Correction(num_kinds, adaptation)
+        self.surplus = Surplus(adaptation)
+
+    def clear(self) -> None:
+        """Back to what was calibrated."""
+        self.rate.clear()
+        self.correction.clear()
+        self.surplus.clear()
