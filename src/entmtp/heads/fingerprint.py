@@ -1,11 +1,18 @@
-"""Which heads a file beside them was made for. Knows: the bytes of stored weights."""
+"""Which heads these are: by the bytes of a file, or by the weights in memory.
+
+Knows: stored and loaded weights. Does not know: who asks.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import asdict
 from pathlib import Path
 
+from entmtp.heads.base import DraftHeads
 from entmtp.heads.format import WEIGHTS_NAME
+from entmtp.target.fingerprint import fingerprint
 
 
 def stored_fingerprint(folder: str | Path) -> str | None:
@@ -21,3 +28,10 @@ def stored_fingerprint(folder: str | Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def heads_fingerprint(heads: DraftHeads) -> str:
+    """Names loaded heads, whatever layout they came from; the same in float32 and bfloat16."""
+    ids = None if heads.draft_ids is None else heads.draft_ids.tolist()
+    digest = hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+    return fingerprint(heads, {**asdict(heads.config), "draft_ids": digest})

@@ -49,7 +49,7 @@ class LadderPolicy(BandedPolicy):
     name = "ladder"
 
     def __init__(
-        self, trees: Sequence[Tree], thresholds: Sequence[float], score: str = "chain-sum"
+        self, trees: Sequence[Tree], thresholds: Sequence[float], score: str = "sum_g"
     ) -> None:
         """
         Raises:
@@ -77,7 +77,7 @@ class HysteresisPolicy(BandedPolicy):
         big: Tree,
         tau_on: float,
         tau_off: float,
-        score: str = "chain-sum",
+        score: str = "sum_g",
     ) -> None:
         """
         Raises:

@@ -128,4 +128,4 @@ def published_score(name: str) -> Callable[[float, Sequence[float]], float]:
 
 
 def _reader(tree: Tree) -> Reader:
-    return reader_of(score_by_name("chain-sum", tree.num_best), tree)
+    return reader_of(score_by_name("sum_g", tree.num_best), tree)

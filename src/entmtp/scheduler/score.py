@@ -1,13 +1,13 @@
 """Numbers that say how predictable the text is right now, fresh in the step that they serve.
 
-    accepted        moving average of the drafts accepted in past steps
-    p0              the root's top-1 probability
-    entropy         of the root's distribution in nats, negative: more is surer, as everywhere
-    chain-d         c_1 · … · c_d, the greedy path's own probability down to depth d
-    chain-sum       chain-1 + chain-2 + …: drafts that the greedy path expects to have accepted
-    tree-sum        the same over all paths that are drafted, not the greedy one alone
-    p0-chain-d      p0 · chain-d: the paper's g_d (METHOD §1.4)
-    p0-chain-sum    p0 · chain-sum, and so p0-tree-sum
+    accepted    running mean of the drafts accepted in past steps
+    p0          the root's top-1 probability
+    entropy     of the root's distribution in nats, negative: more is surer, as everywhere
+    cD          confidence of head D's best child on the greedy path
+    gD          c_1 · … · c_D, the probability of the greedy path down to depth D
+    sum_g       g_1 + g_2 + …: drafts that the greedy path expects to have accepted
+    sum_tree    the same over all paths that are drafted, not the greedy one alone
+    p0gD        p0 · gD, as the paper has it (METHOD §1.4); so p0sum_g and p0sum_tree
 
 The root is said already, so p0 is no part of what is to be accepted (METHOD §6.1): it is there as
 a measure of entropy. Knows: signals. Does not know: policies, trees.
@@ -35,7 +35,7 @@ class Known(NamedTuple):
     accepted: float
     """Moving average of accepted drafts"""
     chain: Sequence[float] = ()
-    """c_1, c_1·c_2, … as deep as has been drafted; for `tree-sum`, of each level the sum of its
+    """c_1, c_1·c_2, … as deep as has been drafted; for `sum_tree`, of each level the sum of its
     paths' probabilities"""
 
 
@@ -75,18 +75,20 @@ def score_by_name(name: str, depth: int) -> Score:
         return Score(name, 0, reads_root, value, value)
     of: Callable[[Known], float]
     least: Callable[[Known], float]
-    bare = name.removeprefix("p0-")
+    bare = name.removeprefix("p0")
     is_weighted = bare != name
-    last = bare.removeprefix("chain-")
-    if bare in ("chain-sum", "tree-sum"):
-        wanted, of, least = depth, _most_of_sum(depth), _sum
-    elif last != bare and last.isdecimal() and 1 <= int(last) <= MAX_DEPTH:
+    kind, last = bare[:1], bare[1:]
+    wanted = depth
+    if bare in ("sum_g", "sum_tree"):
+        of, least = _most_of_sum(depth), _sum
+    elif kind in ("g", "c") and last.isdecimal() and 1 <= int(last) <= MAX_DEPTH:
         wanted = min(int(last), depth)
-        of, least = _most_of_chain(wanted), _least_of_chain(wanted)
+        bounds = _BOUNDS[kind]
+        of, least = bounds[0](wanted), bounds[1](wanted)
     else:
         raise BadInput(
-            f"unknown score {name!r}; known: {', '.join(BEFORE_DRAFTING)}, chain-D, chain-sum,"
-            " tree-sum, and the last three behind p0-"
+            f"unknown score {name!r}; known: {', '.join(BEFORE_DRAFTING)}, cD, gD, sum_g,"
+            " sum_tree, and all but the first three behind p0"
         )
     if is_weighted:
         of, least = _weighted(of), _weighted(least)
@@ -95,10 +97,10 @@ def score_by_name(name: str, depth: int) -> Score:
 
 def score_of_draft(name: str, tree: Tree) -> Score:
     """A score by its name, of drafts of this tree."""
-    return score_by_name(name, tree.depth if name.endswith("tree-sum") else tree.num_best)
+    return score_by_name(name, tree.depth if name.endswith("sum_tree") else tree.num_best)
 
 
-def _most_of_chain(depth: int) -> Callable[[Known], float]:
+def _most_of_product(depth: int) -> Callable[[Known], float]:
     def of(known: Known) -> float:
         # A product of probabilities never rises, nor does the sum over a level: the last one known
         # bounds those behind it.
@@ -108,11 +110,37 @@ def _most_of_chain(depth: int) -> Callable[[Known], float]:
     return of
 
 
-def _least_of_chain(depth: int) -> Callable[[Known], float]:
+def _least_of_product(depth: int) -> Callable[[Known], float]:
     def of(known: Known) -> float:
         return known.chain[depth - 1] if len(known.chain) >= depth > 0 else 0.0
 
     return of
+
+
+def _most_of_one(depth: int) -> Callable[[Known], float]:
+    def of(known: Known) -> float:
+        return _one(known.chain, depth) if len(known.chain) >= depth > 0 else 1.0
+
+    return of
+
+
+def _least_of_one(depth: int) -> Callable[[Known], float]:
+    def of(known: Known) -> float:
+        return _one(known.chain, depth) if len(known.chain) >= depth > 0 else 0.0
+
+    return of
+
+
+def _one(chain: Sequence[float], depth: int) -> float:
+    """The last factor of a product."""
+    above = chain[depth - 2] if depth > 1 else 1.0
+    return chain[depth - 1] / above if above else 0.0
+
+
+_BOUNDS = {
+    "g": (_most_of_product, _least_of_product),
+    "c": (_most_of_one, _least_of_one),
+}
 
 
 def _most_of_sum(depth: int) -> Callable[[Known], float]:
@@ -132,26 +160,17 @@ def _weighted(of: Callable[[Known], float]) -> Callable[[Known], float]:
 
 
 class History:
-    """A moving average of accepted drafts, corrected for its beginning (METHOD §1.4)."""
+    """A running mean of accepted drafts: each step counts for a share."""
 
-    def __init__(self, memory: float = 8.0) -> None:
-        """`memory`: steps after which an outcome counts for 1/e."""
-        self._keep = math.exp(-1.0 / memory)
-        self.clear()
-
-    def clear(self) -> None:
-        self._sum = self._weight = 0.0
+    def __init__(self, start: float = 1.0, share: float = 0.3) -> None:
+        """`start`: the mean before the first step."""
+        self._share = share
+        self.accepted = start
 
     def hear(self, signals: Signals) -> None:
         """Take in what a sequence's last step accepted; its first step has none."""
         if signals.num_steps:
-            self._sum = self._keep * self._sum + signals.num_accepted
-            self._weight = self._keep * self._weight + 1.0
-
-    @property
-    def accepted(self) -> float:
-        """0 before the first step."""
-        return self._sum / self._weight if self._weight else 0.0
+            self.accepted += self._share * (signals.num_accepted - self.accepted)
 
 
 Reader = Callable[[Sequence[float]], list[float]]
@@ -160,7 +179,7 @@ Reader = Callable[[Sequence[float]], list[float]]
 
 def reader_of(score: Score, tree: Tree) -> Reader:
     """How a score's chain is read from the log-probabilities of `tree`, or of its first levels."""
-    if score.name.endswith("tree-sum"):
+    if score.name.endswith("sum_tree"):
         return _level_reader(tree)
     nodes = greedy_nodes(tree)[: score.depth]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from entmtp.errors import BadInput
 from entmtp.scheduler.acceptance import StepFunction
@@ -25,6 +26,14 @@ from entmtp.scheduler.times import Times
 from entmtp.trees import ROOT, Tree
 
 
+class Stage(NamedTuple):
+    """What drafts of each tree are expected to be accepted, as far as is known at some point."""
+
+    score: str
+    by_tree: tuple[StepFunction, ...]
+    """Of each tree: drafts accepted, by the score"""
+
+
 class ThroughputPolicy(CostedPolicy):
     """Maximises `E[accepted | score] - rate · t` over the trees of a bank and plain decoding."""
 
@@ -33,22 +42,19 @@ class ThroughputPolicy(CostedPolicy):
     def __init__(
         self,
         trees: Sequence[Tree],
-        acceptance: Sequence[Sequence[StepFunction]],
+        stages: Sequence[Stage],
         times: Times,
         rate: float,
         *,
-        scores: tuple[str, str] = ("accepted", "chain-sum"),
         adaptation: Adaptation | None = None,
     ) -> None:
         """
         Args:
             trees: the bank, ascending by size; the root alone is always among the choices.
-            acceptance: `acceptance[d][k]`: drafts of tree k expected to be accepted, by the score
-                as it is known after d levels of the draft; the first row by the score before it.
-                The last row serves all deeper levels; with two rows, drafts are never stopped.
+            stages: what is known before drafting, after one level, after two, … The last one
+                serves all deeper levels; where there are only two, drafts are never stopped.
             times: seconds of steps.
             rate: tokens a second, as calibrated.
-            scores: the one before drafting, and the one of the draft.
 
         Raises:
             BadInput: lengths do not fit, or there is no such score.
@@ -57,24 +63,24 @@ class ThroughputPolicy(CostedPolicy):
         super().__init__(
             (*bank, union((ROOT, *bank))), times, rate, adaptation or Adaptation(), len(bank)
         )
-        if not bank or len(acceptance) < 2 or any(len(row) != len(trees) for row in acceptance):
+        lengths = [len(stage.by_tree) for stage in stages]
+        if not bank or len(stages) < 2 or set(lengths) != {len(trees)}:
             raise BadInput(
-                f"throughput has {len(trees)} trees and acceptance tables of"
-                f" {[len(row) for row in acceptance]}; give trees that draft, and at least two rows"
-                " of a table for each"
+                f"throughput has {len(trees)} trees and stages of {lengths} tables; give trees"
+                " that draft, and at least two stages of a table for each"
             )
-        if scores[0] not in BEFORE_DRAFTING:
+        if stages[0].score not in BEFORE_DRAFTING:
             raise BadInput(
-                f"{scores[0]!r} is no score before drafting; known: {', '.join(BEFORE_DRAFTING)}"
+                f"{stages[0].score!r} is no score before drafting; known:"
+                f" {', '.join(BEFORE_DRAFTING)}"
             )
         self.bank = tuple(bank)
         self.union = self.trees[-1]
         self.acceptance = tuple(
-            tuple(table for table, tree in zip(row, trees, strict=True) if tree.depth)
-            for row in acceptance
+            tuple(table for table, tree in zip(stage.by_tree, trees, strict=True) if tree.depth)
+            for stage in stages
         )
-        self.first_score = score_of_draft(scores[0], self.union)
-        self.score = score_of_draft(scores[1], self.union)
+        self.scores = tuple(score_of_draft(stage.score, self.union) for stage in stages)
 
     @property
     def num_rows(self) -> frozenset[int]:
@@ -92,12 +98,12 @@ class _Throughput(Costed):
         self._bank = policy.bank
         self._union = policy.union
         self._acceptance = policy.acceptance
-        self._first, self._score = policy.first_score, policy.score
-        self._read = reader_of(policy.score, policy.union)
+        self._scores = policy.scores
+        self._readers = [reader_of(score, policy.union) for score in policy.scores]
         self._history = History()
         self._sizes = [tree.num_nodes for tree in policy.bank]
         self._depths = [tree.depth for tree in policy.bank]
-        self.reads_root = self._first.reads_root or self._score.reads_root
+        self.reads_root = any(score.reads_root for score in policy.scores)
         self.stops_draft = len(policy.acceptance) > 2
 
     def real(self, num_accepted: int) -> Sequence[float]:
@@ -106,7 +112,7 @@ class _Throughput(Costed):
     def widest(self, signals: Signals) -> Tree:
         self._history.hear(signals)
         self.hear(signals)
-        score = self._first.of(Known(signals, self._history.accepted))
+        score = self._scores[0].of(Known(signals, self._history.accepted))
         gains = self._gains(0, score)
         verify, draft = self._costs.verify[self._place], self._costs.draft[self._place]
         rate = self._learnt.rate.value
@@ -175,8 +181,9 @@ class _Throughput(Costed):
         return score, gains
 
     def _score_of(self, signals: Signals, draft: DraftSignals) -> float:
-        chain = self._read(draft.log_probs)
-        return self._score.of(Known(signals, self._history.accepted, chain))
+        stage = min(draft.tree.depth, len(self._scores) - 1)
+        chain = self._readers[stage](draft.log_probs)
+        return self._scores[stage].of(Known(signals, self._history.accepted, chain))
 
     def _gains(self, depth: int, score: float) -> list[float]:
         """Drafts of each tree expected to be accepted, by a score known after `depth` levels."""

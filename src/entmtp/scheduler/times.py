@@ -33,6 +33,20 @@ class StepTimes:
     host_seconds: float
     """Of everything else"""
 
+    def __post_init__(self) -> None:
+        is_right = (
+            len(self.rows) == len(self.verify_seconds)
+            and self.rows[:1] == (1,)
+            and list(self.rows) == sorted(set(self.rows))
+            and self.draft_seconds[:1] == (0.0,)
+            and min(*self.verify_seconds, *self.draft_seconds, self.host_seconds) >= 0
+        )
+        if not is_right:
+            raise BadInput(
+                "step times need as many verify_seconds as rows, rows ascending from 1,"
+                " draft_seconds from 0, and nothing below 0"
+            )
+
     def verify(self, rows: int) -> float:
         """Behind the largest measured size, its last slope goes on."""
         for place in range(1, len(self.rows)):

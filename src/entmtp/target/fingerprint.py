@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from torch import nn
 
 from entmtp.target.output import is_plain
 
@@ -23,7 +23,7 @@ _RELATIVE, _ABSOLUTE = 2**-7, 2**-24
 """Two roundings to bfloat16 and one to float16, whose smallest number is 2^-24."""
 
 
-def fingerprint(model: PreTrainedModel, config: Mapping[str, Any]) -> str:
+def fingerprint(model: nn.Module, config: Mapping[str, Any]) -> str:
     """SHA-256 over `config` and strided values of each parameter, rounded to bfloat16.
 
     The same in float32 and bfloat16. In float16 it may be another one: the values were rounded to
@@ -36,7 +36,7 @@ def fingerprint(model: PreTrainedModel, config: Mapping[str, Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def sketch(model: PreTrainedModel) -> str:
+def sketch(model: nn.Module) -> str:
     """The largest of the sampled values of some parameters, as bfloat16 in hexadecimal."""
     largest = torch.tensor([float(sample.abs().max()) for _, sample in _samples(model)])
     some = largest[:: -(-len(largest) // _NUM_PARAMETERS)]
@@ -63,7 +63,7 @@ def _values(text: str) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int16).view(torch.bfloat16).float()
 
 
-def _samples(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+def _samples(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, weight in sorted(model.named_parameters()):
         flat = (weight if is_plain(weight) else weight.dequantize()).detach().reshape(-1)
         sample = flat[:: max(1, flat.numel() // _NUM_VALUES)][:_NUM_VALUES]
