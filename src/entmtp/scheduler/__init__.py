@@ -3,7 +3,7 @@
 from entmtp.scheduler.acceptance import StepFunction, identity_by_log_prob
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.banded import HysteresisPolicy, LadderPolicy
-from entmtp.scheduler.bank import TreeBank
+from entmtp.scheduler.bank import MadeFor, TreeBank
 from entmtp.scheduler.bank_file import read_bank, write_bank
 from entmtp.scheduler.base import (
     Bid,
@@ -33,6 +33,7 @@ __all__ = [
     "Estimate",
     "HysteresisPolicy",
     "LadderPolicy",
+    "MadeFor",
     "PerStepPolicy",
     "PlainPolicy",
     "PublishedHysteresis",

@@ -181,10 +181,17 @@ class TreeBank:
         Raises:
             ArtefactError: something differs; it is named.
         """
-        for field in fields(MadeFor):
-            ours, theirs = getattr(self.made_for, field.name), getattr(made_for, field.name)
-            if ours != theirs:
-                raise ArtefactError(
-                    f"{where} was made for {field.name.replace('_', ' ')} {ours}, this is"
-                    f" {theirs}; make one with `entmtp calibrate`"
-                )
+        if differences := self.differences(made_for):
+            raise ArtefactError(
+                f"{where} was made for {'; '.join(differences)}; make one with `entmtp calibrate`"
+            )
+
+    def differences(self, made_for: MadeFor) -> tuple[str, ...]:
+        """What the bank was made for and this is not, each as `heads 1f…, not 2e…`."""
+        names = [field.name for field in fields(MadeFor)]
+        pairs = [(getattr(self.made_for, name), getattr(made_for, name)) for name in names]
+        return tuple(
+            f"{name.replace('_', ' ')} {ours}, not {theirs}"
+            for name, (ours, theirs) in zip(names, pairs, strict=True)
+            if ours != theirs
+        )

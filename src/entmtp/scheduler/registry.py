@@ -17,6 +17,7 @@ from entmtp.scheduler.bank import TreeBank
 from entmtp.scheduler.base import TreePolicy
 from entmtp.scheduler.per_step import PerStepPolicy
 from entmtp.scheduler.policies import StaticPolicy
+from entmtp.scheduler.published import PublishedHysteresis, PublishedLadder
 from entmtp.scheduler.throughput import Stage, ThroughputPolicy
 
 
@@ -33,6 +34,15 @@ def _hysteresis(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
     given = bank.timing.hysteresis
     small, big = bank.trees[given.small].tree, bank.trees[given.big].tree
     return HysteresisPolicy(small, big, given.tau_on, given.tau_off, given.score)
+
+
+def _published_ladder(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
+    return PublishedLadder(bank.bank)
+
+
+def _published_hysteresis(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
+    """As in the published experiment: the bank's ends, 0.005 on g_4."""
+    return PublishedHysteresis(bank.bank[0], bank.bank[-1], 0.005, 0.005, "g_4")
 
 
 def _throughput(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
@@ -70,6 +80,8 @@ POLICIES: Mapping[str, Callable[[TreeBank, Adaptation], TreePolicy]] = MappingPr
         "hysteresis": _hysteresis,
         "throughput": _throughput,
         "per-step": _per_step,
+        "ladder-as-published": _published_ladder,
+        "hysteresis-as-published": _published_hysteresis,
     }
 )
 
