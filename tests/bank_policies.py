@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from entmtp.scheduler import (
     Adaptation,
+    AtContext,
     HysteresisPolicy,
     LadderPolicy,
+    MadeFor,
     PerStepPolicy,
     PublishedHysteresis,
     PublishedLadder,
@@ -17,9 +20,19 @@ from entmtp.scheduler import (
     StepFunction,
     StepTimes,
     ThroughputPolicy,
+    TreeBank,
     TreePolicy,
     at_any_length,
     identity_by_log_prob,
+)
+from entmtp.scheduler.bank import (
+    Acceptance,
+    BankTree,
+    HysteresisParameters,
+    Interval,
+    LadderParameters,
+    MadeFrom,
+    Timing,
 )
 from entmtp.scheduler.base import Bid, DraftSignals
 from entmtp.trees import ROOT, Part, Tree, chain, full
@@ -45,7 +58,7 @@ FREE = StepTimes((1, 2), (1.0, 1.0), (0.0,) * 5, 0.0)
 
 def rising(most: float) -> StepFunction:
     """Of a sum along the greedy path: from nearly nothing to `most`."""
-    return StepFunction((0.5, 1.0, 2.0), (0.1, most / 3, most / 2, most))
+    return StepFunction((0.5, 1.0, 2.0), (0.1, most / 4, most / 2, most))
 
 
 def throughput(
@@ -121,3 +134,34 @@ class _Adversarial(Selection):
             if draft.tree.parents[node] in kept and draft.log_probs[node] < likeliest:
                 kept.append(node)
         return Part(draft.tree, tuple(kept))
+
+
+def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
+    """A bank of the trees above, made for whatever is wanted."""
+    figures = tuple(Interval(1.5 + place, 1.0 + place, 2.0 + place) for place in range(len(BANK)))
+    scores = ("accepted", "g1", "g2", "sum_g")
+    bank = TreeBank(
+        made_for=made_for,
+        made_from=MadeFrom("0123456789abcdef", 64, ("chat", "code"), 0.0, 5),
+        trees=tuple(map(BankTree, BANK, figures)),
+        wide_tree=WIDE,
+        acceptance=Acceptance(
+            stages=tuple(
+                Stage(score, tuple(rising(tree.depth) for tree in BANK)) for score in scores
+            ),
+            by_depth=(identity_by_log_prob(),) * WIDE.depth,
+            reach=(0.8, 0.7, 0.6, 0.5),
+        ),
+        timing=Timing(
+            step_times=(AtContext(0, TIMES), AtContext(1000, TIMES)),
+            tokens_per_second=figures,
+            chosen=(0, 2),
+            ladder=LadderParameters("sum_g", (1.25,)),
+            hysteresis=HysteresisParameters("g2", 0, 2, 0.5, 0.25),
+            rates={"throughput": 2.0, "per-step": 2.125},
+            sizes=(1, 3, 6, 12, 25),
+            stops=True,
+            oracle_bounds={"best static": 2.0, "full oracle": 3.5},
+        ),
+    )
+    return replace(bank, **changes)  # type: ignore[arg-type]
