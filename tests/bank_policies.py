@@ -149,7 +149,7 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
             stages=tuple(
                 Stage(score, tuple(rising(tree.depth) for tree in BANK)) for score in scores
             ),
-            by_depth=(identity_by_log_prob(),) * WIDE.depth,
+            by_depth=(StepFunction((-2.0, -1.0, -0.25), (0.125, 0.25, 0.5, 0.75)),) * WIDE.depth,
             reach=(0.8, 0.7, 0.6, 0.5),
         ),
         timing=Timing(

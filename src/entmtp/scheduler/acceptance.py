@@ -44,6 +44,19 @@ class StepFunction:
         return cls((), (level,))
 
 
+class Columns:
+    """Several step functions of the same number, looked up at once."""
+
+    def __init__(self, functions: Sequence[StepFunction]) -> None:
+        self._edges = sorted({edge for function in functions for edge in function.edges})
+        below = float("-inf")
+        self._levels = [tuple(function(x) for function in functions) for x in (below, *self._edges)]
+
+    def __call__(self, x: float) -> tuple[float, ...]:
+        """Of each function, its value."""
+        return self._levels[bisect_right(self._edges, x)]
+
+
 def identity_by_log_prob(num_levels: int = 24) -> StepFunction:
     """A head's own word taken for it: the acceptance of a log-probability is its exponential.
 

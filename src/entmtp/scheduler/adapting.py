@@ -25,25 +25,26 @@ class Adaptation:
     """Steps after which evidence counts for 1/e"""
     prior: float = 6.0
     """Steps of evidence that the calibration is worth"""
-    most: float = 4.0
-    """The largest factor, up or down, of the price of time"""
     least_acceptance: float = 0.01
-    """The smallest factor of acceptance; the largest is `most`"""
+    """The smallest factor of acceptance"""
+    most_acceptance: float = 8.0
+    """The largest; no probability rises over 1 by it"""
     probe_every: int = 24
-    """After so many plain steps on end, one drafts all the same: who never drafts learns nothing"""
+    """After at most so many plain steps on end, one drafts all the same: who never drafts learns
+    nothing"""
     is_shared: bool = False
     """Sequences of one policy learn together, and later ones start from what earlier ones learnt.
     Choices then depend on company; what is said does not"""
 
     def __post_init__(self) -> None:
-        if not (self.memory > 0 and self.prior > 0 and self.most >= 1 and self.probe_every >= 1):
+        if not (self.memory > 0 and self.prior > 0 and self.probe_every >= 1):
             raise BadInput(
-                "adaptation needs memory and prior above 0, most of at least 1 and probe_every of"
-                " at least 1"
+                "adaptation needs memory and prior above 0, and probe_every of at least 1"
             )
-        if not 0 < self.least_acceptance <= 1:
+        if not 0 < self.least_acceptance <= 1 <= self.most_acceptance:
             raise BadInput(
-                f"least_acceptance is {self.least_acceptance}; give more than 0, up to 1"
+                f"acceptance may be multiplied by {self.least_acceptance} to"
+                f" {self.most_acceptance}; give least_acceptance up to 1, most_acceptance from 1"
             )
 
     @property
@@ -55,17 +56,20 @@ class Adaptation:
 class Rate:
     """Tokens a second over the last steps: what a second is worth (Dinkelbach's lambda)."""
 
-    def __init__(self, start: float, adaptation: Adaptation) -> None:
+    def __init__(self, start: float, bounds: tuple[float, float], adaptation: Adaptation) -> None:
         """
         Args:
             start: as calibrated.
+            bounds: what can be made: no less than by plain decoding, no more than if all drafts
+                were accepted and free.
 
         Raises:
             BadInput: it is not above 0.
         """
         if not 0 < start < float("inf"):
             raise BadInput(f"the rate is {start} tokens a second; give a number above 0")
-        self._start = start
+        self._least, self._most = bounds
+        self._start = min(max(start, self._least), self._most)
         self._adaptation = adaptation
         self._keep = adaptation.keep
         self.clear()
@@ -84,8 +88,7 @@ class Rate:
         # Calibrated evidence: `prior` steps as long as this one at the calibrated rate.
         prior = self._adaptation.prior * seconds
         made = (prior * self._start + self._tokens) / (prior + self._seconds)
-        most = self._adaptation.most
-        self.value = min(max(made, self._start / most), self._start * most)
+        self.value = min(max(made, self._least), self._most)
 
 
 class Correction:
@@ -113,17 +116,41 @@ class Correction:
         if not adaptation.is_on:
             return
         keep, prior = self._keep, adaptation.prior
-        for kind in range(self._num_kinds):
-            self._promised[kind] *= keep
-            self._real[kind] *= keep
+        masses = self._promised = [keep * mass for mass in self._promised]
+        hits = self._real = [keep * hit for hit in self._real]
         for kind, mass, came in zip(kinds, promised, real, strict=True):
-            self._promised[kind] += mass
-            self._real[kind] += came
+            masses[kind] += mass
+            hits[kind] += came
         # Evidence is measured in predicted tokens: one of them is about a step.
-        common = (prior + sum(self._real)) / (prior + sum(self._promised))
-        for kind in range(self._num_kinds):
-            factor = (prior * common + self._real[kind]) / (prior + self._promised[kind])
-            self.factors[kind] = min(max(factor, adaptation.least_acceptance), adaptation.most)
+        common = prior * (prior + sum(hits)) / (prior + sum(masses))
+        least, most = adaptation.least_acceptance, adaptation.most_acceptance
+        factors = [(common + hit) / (prior + mass) for hit, mass in zip(hits, masses, strict=True)]
+        self.factors = [min(max(factor, least), most) for factor in factors]
+
+
+class Probing:
+    """Says when a step that would be plain should draft, to learn whether that pays by now.
+
+    At first soon, then ever more rarely as long as it does not.
+    """
+
+    def __init__(self, adaptation: Adaptation) -> None:
+        self._most = adaptation.probe_every
+        self._is_on = adaptation.is_on
+        self._wait = self._first = min(4, self._most)
+        self._num_plain = 0
+
+    def is_due(self, *, is_plain: bool) -> bool:
+        """Asked in every step."""
+        self._num_plain = self._num_plain + 1 if is_plain else 0
+        if not self._is_on or self._num_plain <= self._wait:
+            return False
+        self._num_plain = 0
+        return True
+
+    def hear(self, surplus: float) -> None:
+        """Take in what a probe has brought over a plain step."""
+        self._wait = self._first if surplus > 0 else min(2 * self._wait, self._most)
 
 
 class Surplus:
@@ -157,8 +184,10 @@ class Surplus:
 class Learnt:
     """What is learnt in one stream: of one sequence, or of all of a policy."""
 
-    def __init__(self, rate: float, num_kinds: int, adaptation: Adaptation) -> None:
-        self.rate = Rate(rate, adaptation)
+    def __init__(
+        self, rate: float, bounds: tuple[float, float], num_kinds: int, adaptation: Adaptation
+    ) -> None:
+        self.rate = Rate(rate, bounds, adaptation)
         self.correction = Correction(num_kinds, adaptation)
         self.surplus = Surplus(adaptation)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from entmtp.errors import BadInput
-from entmtp.scheduler.adapting import Adaptation, Learnt
+from entmtp.scheduler.adapting import Adaptation, Learnt, Probing
 from entmtp.scheduler.base import Estimate, Selection, Signals, TreePolicy
 from entmtp.scheduler.sharing import verify_time
 from entmtp.scheduler.times import Costs, Times
@@ -44,13 +44,18 @@ class CostedPolicy(TreePolicy):
         self.costs = Costs(times, self.trees)
         self.adaptation = adaptation
         self._rate, self._kinds = rate, kinds
-        self._shared = Learnt(rate, kinds, adaptation)
+        plain = 1 / self.costs.plain_seconds
+        self._bounds = plain, plain * (1 + max(tree.depth for tree in self.trees))
+        self._shared = self._new()
 
     def learnt(self) -> Learnt:
         """For one more sequence."""
         if self.adaptation.is_shared:
             return self._shared
-        return Learnt(self._rate, self._kinds, self.adaptation)
+        return self._new()
+
+    def _new(self) -> Learnt:
+        return Learnt(self._rate, self._bounds, self._kinds, self.adaptation)
 
     def reset(self) -> None:
         """Forget what sequences that share have learnt."""
@@ -65,18 +70,16 @@ class Costed(Selection):
     def __init__(self, policy: CostedPolicy) -> None:
         self._costs = policy.costs
         self._learnt = policy.learnt()
-        self._probe_every = policy.adaptation.probe_every if policy.adaptation.is_on else 0
-        self._num_plain = 0
+        self._probing = Probing(policy.adaptation)
         self._has_drafted = False
+        self.is_probe = False
+        """Whether this step drafts only to learn, and so has to verify some of it"""
         self._place = 0
         self._depth = 0
         """Levels drafted in this step"""
-        self._kinds: Sequence[int] = ()
-        self._promised: Sequence[float] = ()
-        """Of the step under way, by kind, uncorrected"""
 
-    def real(self, num_accepted: int) -> Sequence[float]:
-        """What came of each of the kinds of the last step."""
+    def learn(self, num_accepted: int) -> None:
+        """Correct predictions by what the last step accepted of its drafts."""
         raise NotImplementedError
 
     def hear(self, signals: Signals) -> None:
@@ -85,13 +88,13 @@ class Costed(Selection):
             rate, seconds = self._learnt.rate, self.estimate.seconds
             if self._has_drafted:
                 extra = seconds - self._plain_seconds()
-                self._learnt.surplus.hear(signals.num_accepted - rate.value * extra)
+                surplus = signals.num_accepted - rate.value * extra
+                self._learnt.surplus.hear(surplus)
+                if self.is_probe:
+                    self._probing.hear(surplus)
+                self.learn(signals.num_accepted)
             rate.hear(signals.num_accepted + 1, seconds)
-            if self._kinds:
-                real = self.real(signals.num_accepted)
-                self._learnt.correction.hear(self._kinds, self._promised, real)
         self._place = self._costs.place(signals.num_context)
-        self._kinds = self._promised = ()
         self._depth = 0
         self._has_drafted = False
 
@@ -100,12 +103,9 @@ class Costed(Selection):
 
         One plain step in many drafts all the same, to learn.
         """
-        if self._learnt.surplus.expected(predicted) > 0:
-            self._num_plain = 0
-            self._has_drafted = True
-            return True
-        self._num_plain += 1
-        self._has_drafted = self._num_plain % self._probe_every == 0 if self._probe_every else False
+        is_worth = self._learnt.surplus.expected(predicted) > 0
+        self.is_probe = self._probing.is_due(is_plain=not is_worth)
+        self._has_drafted = is_worth or self.is_probe
         return self._has_drafted
 
     def _plain_seconds(self) -> float:

@@ -99,9 +99,15 @@ class _PerStep(Costed):
         ]
         self._values = [1.0]
         """Of the nodes drafted so far in this step"""
+        self._promised: list[float] = []
+        """Of each depth verified: P(accepted | the one above is), as the tables have it"""
 
-    def real(self, num_accepted: int) -> Sequence[float]:
-        return [float(depth < num_accepted) for depth in self._kinds]
+    def learn(self, num_accepted: int) -> None:
+        """By depth, given that the depth above was accepted; of deeper ones nothing is known."""
+        kinds = range(min(len(self._promised), num_accepted + 1))
+        real = [float(depth < num_accepted) for depth in kinds]
+        self._learnt.correction.hear(kinds, self._promised[: len(real)], real)
+        self._promised = []
 
     def widest(self, signals: Signals) -> Tree:
         self.hear(signals)
@@ -126,7 +132,7 @@ class _PerStep(Costed):
         """
         depth = draft.tree.depth
         self._value(draft)
-        price = self._price(self._by_value())
+        price = self._price(self._ranked())
         frontier = [self._values[node] for node in self._inner[depth - 1]]
         levels, rate = self._costs.draft[self._place], self._learnt.rate.value
         share, gain = 1.0, 0.0
@@ -139,86 +145,78 @@ class _PerStep(Costed):
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
         self._value(draft)
-        gains = accumulate((self._values[node] for node in self._by_value()), initial=0.0)
+        gains = accumulate(self._ranked(), initial=0.0)
         return Bid(list(gains), self._learnt.rate.value, self._costs.verify[self._place])
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Part:
         self._value(draft)
-        order = self._by_value()
-        room = draft.room
-        size = self._best_size(order) if room is None else min(room.num_slots, len(order) + 1)
+        values, room = self._values, draft.room
+        size = self._best_size(self._ranked()) if room is None else room.num_slots
+        # Best first, and of equal ones the parent, whose id is smaller.
+        order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
         kept = sorted(order[: size - 1])
         self._depth = draft.tree.depth
-        rows = size if room is None else room.num_sequences * room.num_slots
+        rows = len(kept) + 1 if room is None else room.num_sequences * room.num_slots
         self.promise(float("nan"), self._expect(kept), rows)
         return Part(draft.tree, (0, *kept))
 
     def _value(self, draft: DraftSignals) -> None:
         """Value the nodes that have been drafted since the last question."""
         values, parents, log_probs = self._values, self._tree.parents, draft.log_probs
-        factors = self._learnt.correction.factors
-        before = 1.0
         for depth in range(draft.tree.depth):
-            factor, before = factors[depth] / before, factors[depth]
+            factor = self._learnt.correction.factors[depth]
             first, end = self._ends[depth], self._ends[depth + 1]
             if first < len(values):
                 continue
             edges, levels = self._acceptance[depth].edges, self._acceptance[depth].levels
             # A factor may not lift a child over its parent.
-            given = [min(factor * level, 1.0) for level in levels]
             values += [
-                values[parent] * given[bisect_right(edges, log_prob)]
+                values[parent] * given
+                if (given := factor * levels[bisect_right(edges, log_prob)]) < 1.0
+                else values[parent]
                 for parent, log_prob in zip(parents[first:end], log_probs[first:end], strict=True)
             ]
 
-    def _by_value(self) -> list[int]:
-        """Drafted nodes, best first; of equal ones the parent, whose id is smaller."""
-        return sorted(range(1, len(self._values)), key=self._values.__getitem__, reverse=True)
+    def _ranked(self) -> list[float]:
+        """Values of drafted nodes, best first."""
+        return sorted(self._values[1:], reverse=True)
 
-    def _best_size(self, order: Sequence[int]) -> int:
+    def _best_size(self, ranked: Sequence[float]) -> int:
         """Rows, the root's included, at which value less the price of rows is largest."""
-        verify, rate, values = (
-            self._costs.verify[self._place],
-            self._learnt.rate.value,
-            self._values,
-        )
-        gain, taken = 0.0, 1
-        best, most = 1, -rate * verify[1]
+        verify, rate = self._costs.verify[self._place], self._learnt.rate.value
+        gains = list(accumulate(ranked, initial=0.0))
+        most = len(gains)
+        best, best_net = 1, float("-inf") if self.is_probe else -rate * verify[1]
         # A short draft is taken whole, whether or not that is one of the sizes.
-        sizes = [size for size in self._sizes[1:] if size <= len(order) + 1]
-        for size in sizes or [len(order) + 1]:
-            gain += sum([values[node] for node in order[taken - 1 : size - 1]])
-            taken = size
-            if (net := gain - rate * verify[size]) > most:
-                best, most = size, net
+        for size in [size for size in self._sizes[1:] if size <= most] or (most,):
+            net = gains[size - 1] - rate * verify[size]
+            if net > best_net:
+                best, best_net = size, net
         return best
 
-    def _price(self, order: Sequence[int] = ()) -> float:
+    def _price(self, ranked: Sequence[float] = ()) -> float:
         """What a row must bring: the value of the last node that would be kept, or its cost."""
-        size = self._best_size(order) if order else 1
+        size = self._best_size(ranked) if ranked else 1
         if size > 1:
-            return self._values[order[size - 2]]
+            return ranked[size - 2]
         verify = self._costs.verify[self._place]
         rows = self._sizes[min(1, len(self._sizes) - 1)]
         return self._learnt.rate.value * (verify[rows] - verify[1]) / max(rows - 1, 1)
 
     def _reached(self, depth: int) -> list[float]:
         """Corrected reach of the levels behind `depth`."""
-        factors = [1.0, *self._learnt.correction.factors]
-        return [
-            min(self._reach[d] * factors[d + 1] / factors[d], 1.0)
-            for d in range(depth, self._tree.depth)
-        ]
+        factors = self._learnt.correction.factors
+        return [min(self._reach[d] * factors[d], 1.0) for d in range(depth, self._tree.depth)]
 
     def _expect(self, kept: Sequence[int]) -> float:
         """Value of what is verified; by depth it is what the correction learns from."""
-        mass = [0.0] * self._tree.depth
-        depths = self._tree.depths
+        depths, values = self._tree.depths, self._values
+        mass = [1.0] + [0.0] * (depths[kept[-1]] if kept else 0)
         for node in kept:
-            mass[depths[node] - 1] += self._values[node]
-        if kept:
-            reached = depths[kept[-1]]
-            factors = self._learnt.correction.factors
-            self._kinds = range(reached)
-            self._promised = [mass[d] / factors[d] for d in range(reached)]
-        return sum(mass)
+            mass[depths[node]] += values[node]
+        factors = self._learnt.correction.factors
+        self._promised = [
+            below / (above * factor) if above else 0.0
+            for above, below, factor in zip(mass, mass[1:], factors, strict=False)
+        ]
+        return sum(mass) - 1.0

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from entmtp.errors import BadInput
-from entmtp.scheduler.acceptance import StepFunction
+from entmtp.scheduler.acceptance import Columns, StepFunction
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.banded import union
 from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
@@ -77,7 +77,7 @@ class ThroughputPolicy(CostedPolicy):
         self.bank = tuple(bank)
         self.union = self.trees[-1]
         self.acceptance = tuple(
-            tuple(table for table, tree in zip(stage.by_tree, trees, strict=True) if tree.depth)
+            Columns([table for table, tree in zip(stage.by_tree, trees, strict=True) if tree.depth])
             for stage in stages
         )
         self.scores = tuple(score_of_draft(stage.score, self.union) for stage in stages)
@@ -105,20 +105,29 @@ class _Throughput(Costed):
         self._depths = [tree.depth for tree in policy.bank]
         self.reads_root = any(score.reads_root for score in policy.scores)
         self.stops_draft = len(policy.acceptance) > 2
+        self._taken: tuple[int, float] | None = None
+        """Which tree of the bank, and the drafts that its table promised"""
 
-    def real(self, num_accepted: int) -> Sequence[float]:
-        return (float(num_accepted),)
+    def learn(self, num_accepted: int) -> None:
+        if self._taken is not None:
+            place, promised = self._taken
+            self._learnt.correction.hear((place,), (promised,), (float(num_accepted),))
+        self._taken = None
 
     def widest(self, signals: Signals) -> Tree:
-        self._history.hear(signals)
+        if self._taken is not None:  # else nothing was there to be accepted
+            self._history.hear(signals)
         self.hear(signals)
         score = self._scores[0].of(Known(signals, self._history.accepted))
         gains = self._gains(0, score)
         verify, draft = self._costs.verify[self._place], self._costs.draft[self._place]
         rate = self._learnt.rate.value
+        plain = verify[1]
         best = max(
-            gain - rate * (verify[size] - verify[1] + draft[depth])
-            for gain, size, depth in zip(gains, self._sizes, self._depths, strict=True)
+            [
+                gain - rate * (verify[size] - plain + draft[depth])
+                for gain, size, depth in zip(gains, self._sizes, self._depths, strict=True)
+            ]
         )
         if self.is_worth_drafting(best):
             return self._union
@@ -154,19 +163,20 @@ class _Throughput(Costed):
         rate, verify = self._learnt.rate.value, self._costs.verify[self._place]
         room = draft.room
         best, most = -1, -rate * verify[1] if room is None else 0.0
+        if self.is_probe:
+            most = float("-inf")
         for place, (gain, size) in enumerate(zip(gains, self._sizes, strict=True)):
             if room is None:
                 value = gain - rate * verify[size]
             else:  # rows within the room are there anyway
-                value = gain if size <= room.num_slots else -1.0
+                value = gain if size <= room.num_slots else float("-inf")
             if value > most:
                 best, most = place, value
         self._depth = draft.tree.depth
         tree = ROOT if best < 0 else self._bank[best].truncate(self._depth)
         rows = tree.num_nodes if room is None else room.num_sequences * room.num_slots
         if best >= 0:
-            self._kinds = (best,)
-            self._promised = (gains[best] / self._learnt.correction.factors[best],)
+            self._taken = best, gains[best] / self._learnt.correction.factors[best]
         self.promise(score, gains[best] if best >= 0 else 0.0, rows)
         return tree
 
@@ -187,10 +197,9 @@ class _Throughput(Costed):
 
     def _gains(self, depth: int, score: float) -> list[float]:
         """Drafts of each tree expected to be accepted, by a score known after `depth` levels."""
-        row = self._acceptance[min(depth, len(self._acceptance) - 1)]
+        levels = self._acceptance[min(depth, len(self._acceptance) - 1)](score)
+        factors = self._learnt.correction.factors
         return [
-            min(factor * table(score), float(reach))
-            for factor, table, reach in zip(
-                self._learnt.correction.factors, row, self._depths, strict=True
-            )
+            gain if (gain := factor * level) < reach else float(reach)
+            for factor, level, reach in zip(factors, levels, self._depths, strict=True)
         ]

@@ -109,6 +109,10 @@ class Costs:
         self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
         self.draft = [one.draft_seconds for one in self.times]
         self.host = [one.host_seconds for one in self.times]
+        self.plain_seconds = self.times[0].step(1, 0)
+        """Of a plain step, at the shortest length"""
+        if not self.plain_seconds > 0:
+            raise BadInput("a plain step takes no time, by the step times; measure them again")
 
     def place(self, num_tokens: int) -> int:
         """Which table is nearest to a length of committed text."""
