@@ -161,7 +161,7 @@ def test_a_foreign_bank_is_as_good_as_the_right_one_soon(
     right = rate_of(play(make(1.0, 2.0).begin(0), 1000, honest)[100:])
     foreign = rate_of(play(make(factor, rate).begin(0), 1000, honest)[100:])
     assert right > 1.2 * PLAIN_RATE
-    assert foreign > 0.95 * right
+    assert foreign > 0.9 * right  # four times too sure, it cannot tell the sure from the surest
     assert foreign > PLAIN_RATE
 
 

@@ -29,6 +29,8 @@ class Piece(NamedTuple):
     column: int
     text: str
     num_nodes: int | None
+    is_last: bool
+    """Of its step"""
 
 
 def draw_decisions(run: LoggedRun, picture: Path) -> None:
@@ -62,14 +64,17 @@ def pieces(steps: Sequence[LoggedStep], line_length: int = LINE_LENGTH) -> Itera
     """The text cut into lines, each piece with the tree of its step."""
     line = column = 0
     for step in steps:
-        for number, part in enumerate(step.text.replace("\t", "    ").split("\n")):
+        parts = step.text.replace("\t", "    ").split("\n")
+        num_breaks = len(parts) - 1
+        for number, part in enumerate(parts):
             if number:
                 line, column = line + 1, 0
             while part:
                 if column == line_length:
                     line, column = line + 1, 0
                 here, part = part[: line_length - column], part[line_length - column :]
-                yield Piece(line, column, here, step.num_nodes)
+                is_last = number == num_breaks and not part
+                yield Piece(line, column, here, step.num_nodes, is_last)
                 column += len(here)
 
 
@@ -110,7 +115,7 @@ def _draw_text(axes: Any, placed: Sequence[Piece], num_lines: int) -> None:
     axes.set(xlim=(0, LINE_LENGTH), ylim=(num_lines, 0))
     axes.axis("off")
     for piece in placed:
-        width = len(piece.text)
+        width = len(piece.text) - (0.25 if piece.is_last else 0.0)  # a seam between steps
         axes.add_patch(
             Rectangle(
                 (piece.column, piece.line), width, 0.92, facecolor=colour(piece.num_nodes), lw=0
@@ -123,7 +128,7 @@ def _draw_text(axes: Any, placed: Sequence[Piece], num_lines: int) -> None:
                     piece.column + place + 0.5,
                     piece.line + 0.5,
                     letter.replace("$", r"\$"),
-                    fontsize=7.5,
+                    fontsize=8,
                     family="monospace",
                     ha="center",
                     va="center",

@@ -195,13 +195,19 @@ class _PerStep(Costed):
         return best
 
     def _price(self, ranked: Sequence[float] = ()) -> float:
-        """What a row must bring: the value of the last node that would be kept, or its cost."""
+        """What one more node must bring: the cost of its row, or the value of a node in its place.
+
+        Args:
+            ranked: what could be kept now.
+        """
         size = self._best_size(ranked) if ranked else 1
-        if size > 1:
-            return ranked[size - 2]
         verify = self._costs.verify[self._place]
-        rows = self._sizes[min(1, len(self._sizes) - 1)]
-        return self._learnt.rate.value * (verify[rows] - verify[1]) / max(rows - 1, 1)
+        larger = next((each for each in self._sizes if each > size), None)
+        replaced = ranked[size - 2] if size > 1 else float("inf")
+        if larger is None:
+            return replaced
+        row = (verify[larger] - verify[size]) / (larger - size)
+        return min(self._learnt.rate.value * row, replaced)
 
     def _reached(self, depth: int) -> list[float]:
         """Corrected reach of the levels behind `depth`."""
