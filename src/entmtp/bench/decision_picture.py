@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,7 +98,10 @@ def _drawn(run: LoggedRun, form: str, *, with_text: bool) -> bytes:
     _draw_lengths(grid[-1], steps)
     figure.suptitle(title(run), fontsize=10)
     out = io.BytesIO()
-    figure.savefig(out, dpi=110, format=form)
+    with warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box, which says enough.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(out, dpi=110, format=form)
     return out.getvalue()
 
 
