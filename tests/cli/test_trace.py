@@ -144,6 +144,22 @@ def _timing(report: dict[str, object]) -> dict[str, object]:
     return {"choices": report["choices"]}
 
 
+def test_a_terminal_gets_colours_and_nothing_it_might_obey(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    step = {"sample": 0, "step": 0, "num_nodes": 9, "num_accepted": 0, "token_ids": [3]}
+    lines = [{"schema_version": 1}, {**step, "text": "a\x1b[2Jb"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert run_command(["trace", "show", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("\x1b[48;5;71;38;5;255ma[2Jb\x1b[0m\n")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run_command(["trace", "show", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("a[2Jb\n")
+
+
 def test_what_cannot_be_shown(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     show = ["trace", "show", str(path)]

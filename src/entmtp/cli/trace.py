@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from entmtp.cli.flags import AsJson
+from entmtp.cli.stream import harmless
 from entmtp.engine.decision_log import LoggedRun, LoggedStep, read_decisions
 from entmtp.errors import BadInput
 
@@ -62,12 +63,14 @@ def _samples(run: LoggedRun) -> str:
 
 def shaded(step: LoggedStep) -> str:
     """A step's text, in colour on a terminal that wants it."""
-    is_plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
-    if is_plain or step.num_nodes is None or not step.text:
+    if not sys.stdout.isatty():
         return step.text
+    text = harmless(step.text)
+    if os.environ.get("NO_COLOR") or step.num_nodes is None or not text:
+        return text
     shade = SHADES[min((step.num_nodes - 1).bit_length(), len(SHADES) - 1)]
     letters = 255 if shade < 100 else 16
-    return f"\x1b[48;5;{shade};38;5;{letters}m{step.text}\x1b[0m"
+    return f"\x1b[48;5;{shade};38;5;{letters}m{text}\x1b[0m"
 
 
 def figures(run: LoggedRun) -> Mapping[str, object]:
