@@ -191,21 +191,21 @@ def test_each_sequence_learns_for_itself_unless_shared(make: Callable[..., TreeP
 
 
 def test_the_rate_follows_within_bounds() -> None:
-    rate = Rate(10.0, (4.0, 100.0), Adaptation(memory=50, prior=5))
+    rate = Rate(10.0, 0.25, 4, Adaptation(memory=50, prior=5))
     for _ in range(200):
-        rate.hear(2, 0.1)
+        rate.hear(2, 0.1, 0.1)
     assert rate.value == pytest.approx(20.0, rel=0.05)
     for _ in range(500):
-        rate.hear(1, 100.0)
+        rate.hear(1, 100.0, 0.25)
     assert rate.value == 4.0
     rate.clear()
     assert rate.value == 10.0
-    still = Rate(10.0, (4.0, 100.0), Adaptation(is_on=False))
-    still.hear(1, 5.0)
+    still = Rate(10.0, 0.25, 4, Adaptation(is_on=False))
+    still.hear(1, 5.0, 0.25)
     assert still.value == 10.0
     with pytest.raises(BadInput, match="the rate is 0 tokens a second; give a number above 0"):
-        Rate(0, (4.0, 100.0), Adaptation())
-    assert Rate(500.0, (4.0, 100.0), Adaptation()).value == 100.0
+        Rate(0, 0.25, 4, Adaptation())
+    assert Rate(500.0, 0.25, 4, Adaptation()).value == 20.0
 
 
 def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> None:

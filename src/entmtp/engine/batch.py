@@ -45,6 +45,8 @@ class StepOutput(NamedTuple):
     """Of each sequence: its accepted drafts and the bonus token"""
     trees: list[Tree | Part]
     """Verified, of each sequence"""
+    num_rows: int
+    """Verified in all, padding included"""
     root_signals: list[RootSignals]
     """Of each sequence's bonus token, the next root, if somebody reads them"""
     logprobs: Sequence[tuple[TokenLogprob, ...] | None]
@@ -167,6 +169,7 @@ class Batch:
         return StepOutput(
             said,
             draft.trees,
+            draft.ids.numel(),
             root_signals,
             self._logprobs(acceptance, said),
             seconds,

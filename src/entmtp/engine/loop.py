@@ -14,7 +14,7 @@ import torch
 
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent
-from entmtp.engine.sequence import Sequence, Tried
+from entmtp.engine.sequence import Company, Sequence, Tried
 from entmtp.engine.stats import StepSeconds
 
 
@@ -124,8 +124,8 @@ class Loop:
         started = perf_counter()
         choices = [sequence.next_choice() for sequence in self.running]
         output = self.batch.step(choices, [sequence.root for sequence in self.running])
-        seconds = output.seconds.total
-        tried = [Tried(*each, seconds) for each in zip(choices, output.trees, strict=True)]
+        company = Company(len(choices), output.num_rows, output.seconds.total)
+        tried = [Tried(*each, company) for each in zip(choices, output.trees, strict=True)]
         outcomes = zip(output.token_ids, output.root_signals, output.logprobs, tried, strict=True)
         for sequence, outcome in zip(self.running, outcomes, strict=True):
             self._tell(sequence.take(*outcome))

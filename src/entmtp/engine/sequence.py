@@ -23,14 +23,22 @@ from entmtp.scheduler import Selection, Signals, StepChoice, decision_of
 from entmtp.trees import Part, Tree
 
 
+class Company(NamedTuple):
+    """A step as a whole."""
+
+    num_sequences: int
+    num_rows: int
+    """Verified, padding included"""
+    seconds: float
+
+
 class Tried(NamedTuple):
     """What a step did for one sequence."""
 
     choice: StepChoice
     tree: Tree | Part
     """Verified"""
-    seconds: float
-    """Of the whole step"""
+    company: Company
 
 
 class Sequence:
@@ -52,7 +60,7 @@ class Sequence:
         self._text = TextStream(tokenizer, request.params.stop, request.params.min_tokens)
         self._selection = selection
         self._last_accepted = 0
-        self._last_seconds = math.nan
+        self._last = Company(1, 0, math.nan)
         self._root_signals = RootSignals()
 
     @property
@@ -87,7 +95,9 @@ class Sequence:
             self._last_accepted,
             *self._root_signals,
             num_context=len(self.request.prompt_ids) + len(self.token_ids),
-            seconds=self._last_seconds,
+            seconds=self._last.seconds,
+            num_sequences=self._last.num_sequences,
+            num_rows=self._last.num_rows,
         )
         return StepChoice(self._selection, signals, self.num_remaining - 1)
 
@@ -117,9 +127,11 @@ class Sequence:
         if tried is not None:
             # Drafts behind the end were not said, so they do not count.
             self._last_accepted = len(said) - 1
-            self._last_seconds = tried.seconds
+            self._last = tried.company
             self.stats.count_step(tried.tree.num_draft_tokens, self._last_accepted)
-            decision = decision_of(tried.choice, tried.tree, self._last_accepted, tried.seconds)
+            decision = decision_of(
+                tried.choice, tried.tree, self._last_accepted, self._last.seconds
+            )
         self.stats.num_tokens = len(self.token_ids)
         num_accepted = min(len(said), len(token_ids) - 1)
         told = None if logprobs is None else tuple(logprobs[: len(said)])

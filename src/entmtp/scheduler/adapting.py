@@ -56,20 +56,22 @@ class Adaptation:
 class Rate:
     """Tokens a second over the last steps: what a second is worth (Dinkelbach's lambda)."""
 
-    def __init__(self, start: float, bounds: tuple[float, float], adaptation: Adaptation) -> None:
+    def __init__(
+        self, start: float, plain_seconds: float, depth: int, adaptation: Adaptation
+    ) -> None:
         """
         Args:
             start: as calibrated.
-            bounds: what can be made: no less than by plain decoding, no more than if all drafts
-                were accepted and free.
+            plain_seconds: of a plain step of one sequence alone.
+            depth: drafts that a step may have accepted at the most.
 
         Raises:
-            BadInput: it is not above 0.
+            BadInput: the rate is not above 0.
         """
         if not 0 < start < float("inf"):
             raise BadInput(f"the rate is {start} tokens a second; give a number above 0")
-        self._least, self._most = bounds
-        self._start = min(max(start, self._least), self._most)
+        self._most_tokens = 1 + depth
+        self._start = self._bounded(start, plain_seconds)
         self._adaptation = adaptation
         self._keep = adaptation.keep
         self.clear()
@@ -79,8 +81,14 @@ class Rate:
         self.value = self._start
         self._tokens = self._seconds = 0.0
 
-    def hear(self, num_tokens: int, seconds: float) -> None:
-        """Take in a step: what it said, and how long such a step takes."""
+    def hear(self, num_tokens: int, seconds: float, plain_seconds: float) -> None:
+        """Take in a step.
+
+        Args:
+            num_tokens: that it said.
+            seconds: that such a step takes.
+            plain_seconds: that it would take if nobody drafted.
+        """
         if not self._adaptation.is_on:
             return
         self._tokens = self._keep * self._tokens + num_tokens
@@ -88,7 +96,11 @@ class Rate:
         # Calibrated evidence: `prior` steps as long as this one at the calibrated rate.
         prior = self._adaptation.prior * seconds
         made = (prior * self._start + self._tokens) / (prior + self._seconds)
-        self.value = min(max(made, self._least), self._most)
+        self.value = self._bounded(made, plain_seconds)
+
+    def _bounded(self, rate: float, plain_seconds: float) -> float:
+        """No less than plain decoding, no more than if all drafts were accepted and free."""
+        return min(max(rate, 1 / plain_seconds), self._most_tokens / plain_seconds)
 
 
 class Correction:
@@ -184,10 +196,8 @@ class Surplus:
 class Learnt:
     """What is learnt in one stream: of one sequence, or of all of a policy."""
 
-    def __init__(
-        self, rate: float, bounds: tuple[float, float], num_kinds: int, adaptation: Adaptation
-    ) -> None:
-        self.rate = Rate(rate, bounds, adaptation)
+    def __init__(self, rate: Rate, num_kinds: int, adaptation: Adaptation) -> None:
+        self.rate = rate
         self.correction = Correction(num_kinds, adaptation)
         self.surplus = Surplus(adaptation)
 

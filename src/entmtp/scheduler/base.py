@@ -36,6 +36,10 @@ class Signals(NamedTuple):
     """Tokens of the committed text, prompt included"""
     seconds: float = math.nan
     """Of its last step by the clock, whoever else took part; not a number before the first"""
+    num_sequences: int = 1
+    """That took part in its last step, itself included"""
+    num_rows: int = 0
+    """That were verified in its last step, all sequences' together; 0 before the first"""
 
 
 class Room(NamedTuple):

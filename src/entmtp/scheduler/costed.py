@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from entmtp.errors import BadInput
-from entmtp.scheduler.adapting import Adaptation, Learnt, Probing
+from entmtp.scheduler.adapting import Adaptation, Learnt, Probing, Rate
 from entmtp.scheduler.base import Estimate, Selection, Signals, TreePolicy
-from entmtp.scheduler.sharing import verify_time
-from entmtp.scheduler.times import Costs, Times
+from entmtp.scheduler.times import Costs, Times, verify_time
 from entmtp.trees import Tree
 
 
@@ -44,8 +43,7 @@ class CostedPolicy(TreePolicy):
         self.costs = Costs(times, self.trees)
         self.adaptation = adaptation
         self._rate, self._kinds = rate, kinds
-        plain = 1 / self.costs.plain_seconds
-        self._bounds = plain, plain * (1 + max(tree.depth for tree in self.trees))
+        self._depth = max(tree.depth for tree in self.trees)
         self._shared = self._new()
 
     def learnt(self) -> Learnt:
@@ -55,7 +53,8 @@ class CostedPolicy(TreePolicy):
         return self._new()
 
     def _new(self) -> Learnt:
-        return Learnt(self._rate, self._bounds, self._kinds, self.adaptation)
+        rate = Rate(self._rate, self.costs.plain_seconds, self._depth, self.adaptation)
+        return Learnt(rate, self._kinds, self.adaptation)
 
     def reset(self) -> None:
         """Forget what sequences that share have learnt."""
@@ -77,6 +76,8 @@ class Costed(Selection):
         self._place = 0
         self._depth = 0
         """Levels drafted in this step"""
+        self.verify: Sequence[float] = ()
+        """Seconds by rows of this sequence: of the whole step, if every one takes as many"""
 
     def learn(self, num_accepted: int) -> None:
         """Correct predictions by what the last step accepted of its drafts."""
@@ -85,16 +86,20 @@ class Costed(Selection):
     def hear(self, signals: Signals) -> None:
         """Learn from the last step, and turn to this one."""
         if signals.num_steps and self.estimate is not None:
-            rate, seconds = self._learnt.rate, self.estimate.seconds
+            rate, company = self._learnt.rate, signals.num_sequences
+            plain = self._seconds(company, 0)
+            rows = signals.num_rows
+            seconds = self._seconds(rows, self._depth) if rows else self.estimate.seconds
             if self._has_drafted:
-                extra = seconds - self._plain_seconds()
+                extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
                 self._learnt.surplus.hear(surplus)
                 if self.is_probe:
                     self._probing.hear(surplus)
                 self.learn(signals.num_accepted)
-            rate.hear(signals.num_accepted + 1, seconds)
+            rate.hear(signals.num_accepted + 1, seconds, plain)
         self._place = self._costs.place(signals.num_context)
+        self.verify = self._costs.of_company(self._place, signals.num_sequences)
         self._depth = 0
         self._has_drafted = False
 
@@ -108,8 +113,11 @@ class Costed(Selection):
         self._has_drafted = is_worth or self.is_probe
         return self._has_drafted
 
-    def _plain_seconds(self) -> float:
-        return self._costs.verify[self._place][1] + self._costs.host[self._place]
+    def _seconds(self, rows: int, levels: int) -> float:
+        """Of a step of so many rows, all sequences' together, behind so many levels of a draft."""
+        place = self._place
+        verify = verify_time(self._costs.verify[place], rows)
+        return verify + self._costs.draft[place][levels] + self._costs.host[place]
 
     def promise(self, score: float, num_accepted: float, rows: int) -> None:
         """Put on record what this step is expected to bring.
@@ -117,10 +125,5 @@ class Costed(Selection):
         Args:
             rows: of the whole step, all sequences' together.
         """
-        place = self._place
-        seconds = (
-            verify_time(self._costs.verify[place], rows)
-            + self._costs.draft[place][self._depth]
-            + self._costs.host[place]
-        )
+        seconds = self._seconds(rows, self._depth)
         self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)

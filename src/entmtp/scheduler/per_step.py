@@ -183,7 +183,7 @@ class _PerStep(Costed):
 
     def _best_size(self, ranked: Sequence[float]) -> int:
         """Rows, the root's included, at which value less the price of rows is largest."""
-        verify, rate = self._costs.verify[self._place], self._learnt.rate.value
+        verify, rate = self.verify, self._learnt.rate.value
         gains = list(accumulate(ranked, initial=0.0))
         most = len(gains)
         best, best_net = 1, float("-inf") if self.is_probe else -rate * verify[1]
@@ -201,7 +201,7 @@ class _PerStep(Costed):
             ranked: what could be kept now.
         """
         size = self._best_size(ranked) if ranked else 1
-        verify = self._costs.verify[self._place]
+        verify = self.verify
         larger = next((each for each in self._sizes if each > size), None)
         replaced = ranked[size - 2] if size > 1 else float("inf")
         if larger is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from entmtp.scheduler.base import Bid, Room
+from entmtp.scheduler.times import verify_time
 
 
 def share_rows(bids: Sequence[Bid | None], floor: int = 1) -> Room | None:
@@ -37,12 +38,3 @@ def share_rows(bids: Sequence[Bid | None], floor: int = 1) -> Room | None:
         if value > best_value:
             best, best_value = width, value
     return Room(len(bids), best)
-
-
-def verify_time(seconds: Sequence[float], rows: int) -> float:
-    """Of a table by rows from 0 up; behind its end, the last slope goes on."""
-    last = len(seconds) - 1
-    if rows <= last:
-        return seconds[rows]
-    slope = seconds[last] - seconds[last - 1] if last > 1 else 0.0
-    return seconds[last] + (rows - last) * slope

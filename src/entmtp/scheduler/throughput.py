@@ -120,7 +120,7 @@ class _Throughput(Costed):
         self.hear(signals)
         score = self._scores[0].of(Known(signals, self._history.accepted))
         gains = self._gains(0, score)
-        verify, draft = self._costs.verify[self._place], self._costs.draft[self._place]
+        verify, draft = self.verify, self._costs.draft[self._place]
         rate = self._learnt.rate.value
         plain = verify[1]
         best = max(
@@ -137,7 +137,7 @@ class _Throughput(Costed):
     def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
         depth = draft.tree.depth
         gains = self._gains(depth, self._score_of(signals, draft))
-        verify, levels = self._costs.verify[self._place], self._costs.draft[self._place]
+        verify, levels = self.verify, self._costs.draft[self._place]
         rate = self._learnt.rate.value
         now, later = -rate * verify[1], float("-inf")
         for gain, size, reach in zip(gains, self._sizes, self._depths, strict=True):
@@ -160,7 +160,7 @@ class _Throughput(Costed):
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
         score, gains = self._fitting(signals, draft)
-        rate, verify = self._learnt.rate.value, self._costs.verify[self._place]
+        rate, verify = self._learnt.rate.value, self.verify
         room = draft.room
         best, most = -1, -rate * verify[1] if room is None else 0.0
         if self.is_probe:
