@@ -22,10 +22,10 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
+from entmtp.bench.environment import describe_environment, load_average
 from kept import note, write_result
 from memory import resident_bytes
 
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.decode import verify
 from entmtp.heads import default_tree, locate_heads
 from entmtp.target import KVCache, TargetModel

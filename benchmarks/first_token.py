@@ -30,9 +30,9 @@ from statistics import median
 from time import perf_counter
 from typing import IO, Any, NamedTuple
 
+from entmtp.bench.environment import load_average
 from kept import note, write_result
 
-from entmtp.bench.environment import load_average
 from entmtp.data.cache import CACHE_VARIABLE, cache_dir
 from entmtp.data.pypi import download_wheel
 from entmtp.errors import EntmtpError

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from entmtp.bench.environment import describe_environment, load_average
 from kept import note, write_result
 from runtime_steps import Timed
 
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.target import TargetModel
 
 RUNS = ("openvino:int8", "openvino:bfloat16")

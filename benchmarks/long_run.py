@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from entmtp.bench.environment import describe_environment, load_average
 from kept import note, settings_of, write_result
 from memory import resident_bytes
 
 from entmtp.bench import Task, load_workload, make_tasks
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import TreePolicy

@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from entmtp.bench.environment import describe_environment, load_average
 from kept import Kept, note, settings_of
 from peers.gguf_files import qwen_checkpoint, qwen_gguf
 from peers.llama_cpp import LLAMA, PLAIN, answer, interval_of
@@ -30,7 +31,6 @@ from peers.node_llama import LlamaCpp
 from runtime_steps import ROWS, Timed
 
 from entmtp.bench import Method, Task, load_workload, make_tasks
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads, HeadsConfig, build_heads, default_tree, locate_heads
 from entmtp.scheduler import StaticPolicy

@@ -27,6 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from entmtp.bench.environment import describe_environment, load_average
 from kept import Kept, note, settings_of
 from peers.gguf_files import embedded_gguf
 from peers.node_llama import Answer, LlamaCpp
@@ -42,7 +43,6 @@ from entmtp.bench import (
     run_task,
     try_trees,
 )
-from entmtp.bench.environment import describe_environment, load_average
 from entmtp.bench.statistics import geometric_mean_interval, median_interval
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads, StaticTree, load_heads, locate_heads, read_static_trees

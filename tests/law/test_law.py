@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import cycle
 
 import pytest
 
+from bank_policies import BANK_POLICIES
 from confident import ConfidentPolicy
 from draft_heads import KINDS, overfit_heads, random_heads
 from entmtp.decode import Sampling
@@ -16,7 +18,7 @@ from entmtp.scheduler import RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.trees import ROOT, Tree, chain, full, medusa_63
 from fixtures import tiny, tiny_model
-from reference import Request, ids_of, random_prompts, run, slow_ids
+from reference import Request, ids_of, random_prompts, result_of, run, slow_ids
 
 # Ranks with gaps, and children with children that are not the first ones.
 SPARSE = Tree.from_paths(
@@ -100,6 +102,35 @@ def test_the_law(arch: str, kind: str, training: str, policy: str) -> None:
         # Not in vain: much of it was drafted.
         num_steps = sum(result.stats.num_drafts for result in results)
         assert num_steps < 0.9 * len(results) * (NUM_TOKENS - 1)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("medusa", 8), ("hydra", 1), ("hydra", 8)])
+@pytest.mark.parametrize("policy", BANK_POLICIES)
+def test_policies_over_a_bank(policy: str, kind: str, size: int) -> None:
+    """At every temperature, alone and in company, where rows are shared out."""
+    asked, expected = requests("llama")[-size - 1 :], plain("llama")[-size - 1 :]
+    for training in ("random", "overfit"):
+        engine = Engine(
+            model("llama"),
+            heads("llama", kind, training),
+            BANK_POLICIES[policy](),
+            max_batch_size=size,
+        )
+        assert ids_of(run(engine, asked)) == expected
+        assert engine.num_cache_bytes == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_policy_in_one_batch(kind: str) -> None:
+    engine = Engine(
+        model("llama"), heads("llama", kind, "overfit"), POLICIES["full"](), max_batch_size=8
+    )
+    policies = [make() for make in (*POLICIES.values(), *BANK_POLICIES.values())]
+    policies = [policy for policy in policies if policy.name != "static"]
+    asked = list(zip(policies, cycle(zip(requests("llama"), plain("llama"), strict=True))))
+    ids = [engine.add(*request, policy) for policy, (request, _) in asked]
+    said = [result_of(engine, request_id).token_ids for request_id in ids]
+    assert said == [expected for _, (_, expected) in asked]
 
 
 @pytest.mark.parametrize("policy", ["chain-4", "full", "random", "confident"])

@@ -34,6 +34,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
         "convert": ("convert", "Heads and trees to and from the forms of other programs."),
         "tree": ("tree", "Look at draft trees and convert them."),
+        "trace": ("trace", "Look at the decisions that a run wrote down."),
     }
 )
 """Verb to the name of its file and what it does in one line."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,18 +16,22 @@ from entmtp.cli.flags import AsJson
 from entmtp.cli.options import (
     DraftOptions,
     TargetOptions,
-    method_name,
     with_options,
 )
+from entmtp.cli.plan import method_name
 from entmtp.cli.processing import AnswerOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.stream import ShowDrafts, ShowText, legend, show_answer
 from entmtp.data import plain_ids
 from entmtp.decode import TokenLogprob
 from entmtp.decode.checks import check_count
-from entmtp.engine import Engine, GenerationParams, Prompt, Result
+from entmtp.engine import Engine, Event, GenerationParams, Prompt, Result
+from entmtp.engine.decision_log import DecisionLog
 from entmtp.engine.params import MAX_SAMPLES
 from entmtp.errors import BadInput
+
+Write = Callable[[int, Event], None]
+"""Write down an event of one of the answers."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,13 @@ class OutputOptions:
     show_drafts: Annotated[
         bool, typer.Option("--show-drafts", help="Colour what was drafted and accepted.")
     ] = False
+    trace_out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Write down how each step chose its tree, as it happens; see `entmtp trace show`.",
+        ),
+    ] = None
     as_json: AsJson = False
 
     def check(self) -> None:
@@ -56,6 +69,11 @@ class OutputOptions:
         check_count("n", self.n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
         if self.logprobs is not None and not self.as_json:
             raise BadInput("--logprobs are part of --json; add it, or leave them out")
+        if self.trace_out is not None and not self.trace_out.absolute().parent.is_dir():
+            raise BadInput(
+                f"there is no folder {self.trace_out.absolute().parent} for --trace-out; make it"
+                " first"
+            )
 
 
 @with_options
@@ -75,29 +93,49 @@ def run(
         raise BadInput("the prompt is empty; give some text")
     output.check()
     params = replace(answer.asked(), logprobs=output.logprobs)
-    engine = open_engine(target, drafts)
+    engine = open_engine(target, drafts, is_recorded=output.trace_out is not None)
     request_ids = engine.add_samples(_as_asked(engine, text, output.raw), params, output.n)
     if output.show_drafts:
         legend()
     results = []
-    for index, request_id in enumerate(request_ids, start=1):
-        if output.n > 1:
-            note(f"answer {index} of {output.n}")
-        results.append(_show(engine, request_id, params, output))
+    with _log(engine, output) as write:
+        for index, request_id in enumerate(request_ids):
+            if output.n > 1:
+                note(f"answer {index + 1} of {output.n}")
+            events = _logged(engine.events(request_id), index, write)
+            results.append(_show(engine, events, params, output))
     if output.as_json:
         content = report(engine, results[0]) if output.n == 1 else report_all(engine, results)
         print(json.dumps(content, allow_nan=False))
 
 
+@contextmanager
+def _log(engine: Engine, output: OutputOptions) -> Iterator[Write | None]:
+    """What writes events down, if somebody wants them."""
+    if output.trace_out is None:
+        yield None
+        return
+    with DecisionLog(output.trace_out, _setting(engine)) as log:
+        yield log.write
+
+
+def _logged(events: Iterator[Event], sample: int, write: Write | None) -> Iterator[Event]:
+    with closing(events):  # type: ignore[type-var]  # it is a generator
+        for event in events:
+            if write is not None:
+                write(sample, event)
+            yield event
+
+
 def _show(
-    engine: Engine, request_id: int, params: GenerationParams, output: OutputOptions
+    engine: Engine, events: Iterator[Event], params: GenerationParams, output: OutputOptions
 ) -> Result:
     """Show one answer, and for people how it went."""
     tokenizer = engine.target.tokenizer
     show = (
         ShowDrafts(tokenizer, params.stop, params.min_tokens) if output.show_drafts else ShowText()
     )
-    result = show_answer(engine.events(request_id), show)
+    result = show_answer(events, show)
     print(flush=True)
     note(statistics_line(engine, result, with_seed=not params.sampling.is_greedy))
     return result

@@ -1,9 +1,9 @@
-"""Flags that several verbs share, in groups; and what of them contradicts what.
+"""Flags that several verbs share, in groups.
 
 A group is a frozen dataclass whose fields are flags; `with_options` turns a verb's parameters of
 such types into the flags. Defaults are those of the room that a flag belongs to.
 
-Knows: spellings and contradictions. Does not know: loaded models or heads.
+Knows: spellings. Does not know: what flags mean together (`plan`), loaded models or heads.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from entmtp.data import OnBadLine, SkippedLines, refuse_line
 from entmtp.decode import Sampling
 from entmtp.engine import GenerationParams
-from entmtp.errors import BadInput
-from entmtp.heads import default_tree, locate_heads, read_static_trees
-from entmtp.scheduler import PlainPolicy, RandomPolicy, StaticPolicy, TreePolicy
 from entmtp.target.embedded import EMBEDDED
-from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
 
 DEFAULT_MODEL = next(iter(EMBEDDED))
 DEFAULT_HEADS = "hydra"
@@ -93,12 +89,35 @@ class DraftOptions:
         ),
     ] = None
     policy: Annotated[
-        Literal["plain", "static", "random"] | None,
+        Literal["plain", "static", "ladder", "hysteresis", "throughput", "per-step", "random"]
+        | None,
         typer.Option(
-            help="Which tree next. plain: no drafts; static: always --tree; random: another one"
-            " each step (for tests). Static where there are heads, else plain."
+            help="Which tree next. plain: no drafts; static: always --tree; of a --bank: ladder"
+            " and hysteresis as the paper has them, throughput (the most of each step's time),"
+            " per-step (a tree made for the step), static (its best tree); random: another one"
+            " each step (for tests). Throughput with a bank, static with heads, else plain."
         ),
     ] = None
+    bank: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Bank of trees for this model, heads and machine (calibrate)."
+        ),
+    ] = None
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="Ladder and hysteresis with the faults of the paper's code, to compare with.",
+        ),
+    ] = False
+    no_adapt: Annotated[
+        bool,
+        typer.Option(
+            "--no-adapt",
+            help="Throughput and per-step: keep to what was calibrated, whatever comes of it.",
+        ),
+    ] = False
     tree: Annotated[
         str | None,
         typer.Option(
@@ -193,55 +212,6 @@ class LimitOptions:
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
         )
-
-
-class DraftPlan(NamedTuple):
-    """Drafting as asked for, free of contradictions, before anything was loaded."""
-
-    heads: Path | None
-    policy: TreePolicy
-    acceptance: str
-
-
-def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
-    """What the flags mean together.
-
-    Raises:
-        BadInput: they contradict one another.
-        HeadsError, TreeError, ArtefactError: heads or tree are not what they should be.
-    """
-    policy = options.policy or ("static" if options.tree is not None else None)
-    if options.tree is not None and policy != "static":
-        raise BadInput(
-            f"--tree {options.tree} and --policy {policy} contradict each other; leave one out"
-        )
-    heads = options.heads
-    if heads is None and model in EMBEDDED and policy != "plain":
-        heads = DEFAULT_HEADS
-    policy = policy or ("static" if heads is not None else "plain")
-    if policy != "plain" and heads is None:
-        raise BadInput(f"policy {policy} needs draft heads; pass --heads, or --policy plain")
-    if policy == "plain" and options.acceptance != "exact":
-        raise BadInput(f"--acceptance {options.acceptance} needs drafts, and the policy is plain")
-    if policy == "plain" or heads is None:
-        return DraftPlan(None, PlainPolicy(), options.acceptance)
-    folder = locate_heads(heads)
-    if policy == "random":
-        return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
-    tree = default_tree(folder) if options.tree is None else tree_by_name(options.tree)
-    return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
-
-
-def _trees_to_mix(folder: Path) -> tuple[Tree, ...]:
-    return (ROOT, default_tree(folder), *(entry.tree for entry in read_static_trees(folder)))
-
-
-def method_name(policy: TreePolicy, kind: str | None) -> str:
-    """What results call this way of decoding; `hydra-default` is Hydra with `medusa-63`."""
-    if kind is None:
-        return PlainPolicy.name
-    suffix = "default" if policy.trees == (medusa_63(),) else policy.name
-    return f"{kind.rstrip('+')}-{suffix}"
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

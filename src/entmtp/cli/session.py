@@ -14,11 +14,14 @@ from typing import Any
 
 from rich.console import Console
 
-from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions, plan_drafts
+from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions
+from entmtp.cli.plan import plan_drafts
 from entmtp.data import OnBadLine, SkippedLines
 from entmtp.data.cache import Progress
 from entmtp.engine import Engine
+from entmtp.engine.made_for import made_for
 from entmtp.heads import DraftHeads, load_heads
+from entmtp.scheduler import Recorded
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target, parse_device, parse_dtype
 from entmtp.target.runtimes import parse_runtime
@@ -83,9 +86,21 @@ def warnings_as_notes() -> Iterator[None]:
         yield
 
 
-def open_engine(target_options: TargetOptions, draft_options: DraftOptions) -> Engine:
-    """The engine that the flags ask for. Contradictions are found before anything is loaded."""
+def open_engine(
+    target_options: TargetOptions, draft_options: DraftOptions, *, is_recorded: bool = False
+) -> Engine:
+    """The engine that the flags ask for. Contradictions are found before anything is loaded.
+
+    Args:
+        is_recorded: its steps also read what only records need.
+
+    Raises:
+        ArtefactError: the bank was made for something else than what is loaded.
+    """
     plan = plan_drafts(draft_options, target_options.model)
     target = open_target(target_options, draft_options.allow_plain, target_options.runtime)
     heads = None if plan.heads is None else open_heads(plan.heads, target)
-    return Engine(target, heads, plan.policy, acceptance=plan.acceptance)
+    if plan.bank is not None and heads is not None:
+        plan.bank.check_made_for(made_for(target, heads), str(draft_options.bank))
+    policy = Recorded(plan.policy) if is_recorded else plan.policy
+    return Engine(target, heads, policy, acceptance=plan.acceptance)

@@ -28,6 +28,11 @@ class Show(Protocol):
     def __call__(self, event: Event) -> None: ...
 
 
+def harmless(text: str) -> str:
+    """Text that a terminal may be given."""
+    return text.translate(_UNSAFE)
+
+
 def show_answer(events: Iterator[Event], show: Show) -> Result:
     """Show one answer to its end. An interruption frees what the answer holds."""
     with closing(events):  # type: ignore[type-var]  # it is a generator
@@ -45,7 +50,7 @@ class ShowText:
         self._is_terminal = sys.stdout.isatty()
 
     def __call__(self, event: Event) -> None:
-        text = event.text.translate(_UNSAFE) if self._is_terminal else event.text
+        text = harmless(event.text) if self._is_terminal else event.text
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -74,7 +79,7 @@ class ShowDrafts:
 
     def _write(self, text: str, *, is_draft: bool) -> None:
         if self._is_terminal:
-            text = text.translate(_UNSAFE)
+            text = harmless(text)
         sys.stdout.write(accepted(text) if is_draft and text and self._is_terminal else text)
 
 

@@ -25,10 +25,9 @@ from entmtp.cli.options import (
     DraftOptions,
     SamplingOptions,
     TargetOptions,
-    method_name,
-    plan_drafts,
     with_options,
 )
+from entmtp.cli.plan import method_name, plan_drafts
 from entmtp.cli.processing import ProcessingOptions
 from entmtp.cli.session import note, open_engine
 from entmtp.cli.workload import WorkloadOptions

@@ -36,6 +36,7 @@ from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
+from entmtp.trees import Part, Tree
 
 
 class StepOutput(NamedTuple):
@@ -43,8 +44,10 @@ class StepOutput(NamedTuple):
 
     token_ids: list[list[int]]
     """Of each sequence: its accepted drafts and the bonus token"""
-    num_draft_tokens: list[int]
+    trees: list[Tree | Part]
     """Verified, of each sequence"""
+    num_rows: int
+    """Verified in all, padding included"""
     root_signals: list[RootSignals]
     """Of each sequence's bonus token, the next root, if somebody reads them"""
     logprobs: Sequence[tuple[TokenLogprob, ...] | None]
@@ -176,7 +179,8 @@ class Batch:
             row.record.ids.extend(token_ids)
         return StepOutput(
             said,
-            [tree.num_draft_tokens for tree in draft.trees],
+            draft.trees,
+            draft.ids.numel(),
             root_signals,
             self._logprobs(acceptance, said),
             seconds,

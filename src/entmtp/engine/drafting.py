@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 
 from entmtp.heads import Draft, DraftHeads, check_tree
-from entmtp.scheduler import StepChoice, places_in
-from entmtp.trees import Tree, TreeBuffers, tree_buffers
+from entmtp.scheduler import StepChoice, nodes_of, places_in, share_rows
+from entmtp.trees import Part, Tree, TreeBuffers, cut_buffers, tree_buffers
 
 
 class DraftedTrees(NamedTuple):
@@ -23,7 +23,7 @@ class DraftedTrees(NamedTuple):
 
     ids: torch.Tensor  # [B, T], the root at slot 0; padding slots carry the root's id
     buffers: TreeBuffers
-    trees: list[Tree]
+    trees: list[Tree | Part]
     heads_seconds: float
     """The heads' share of the time, questions between levels included"""
 
@@ -41,12 +41,12 @@ class Drafter:
         root_ids: torch.Tensor,  # [B]
         choices: Sequence[StepChoice],
     ) -> DraftedTrees:
-        trees = [choice.widest for choice in choices]
-        buffers = tree_buffers(trees, root_ids.device, self._min_rows)
+        widest = [choice.widest for choice in choices]
+        buffers = tree_buffers(widest, root_ids.device, self._min_rows)
         if self._heads is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
-            return DraftedTrees(ids, buffers, trees, 0.0)
-        for tree in trees:  # a selection may have left what its policy announced
+            return DraftedTrees(ids, buffers, [*widest], 0.0)
+        for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
         started = perf_counter()
         draft = Draft.empty(root_ids, buffers)
@@ -82,16 +82,50 @@ class Drafter:
         log_probs: Sequence[Sequence[float]],
     ) -> DraftedTrees:
         """Of what was drafted, each sequence's own part."""
-        trees = [c.choose(row) for c, row in zip(choices, log_probs, strict=True)]
+        parts = _chosen(choices, log_probs)
+        if any(isinstance(part, Part) for part in parts):
+            return self._cut_parts(draft, buffers, choices, parts)
+        trees = [part for part in parts if isinstance(part, Tree)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
-            return DraftedTrees(draft.ids, buffers, trees, 0.0)
+            return DraftedTrees(draft.ids, buffers, parts, 0.0)
         cut = tree_buffers(trees, draft.ids.device, self._min_rows)
         # Slots are node ids; the root's stands in for padding.
         places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
         for row, tree, choice in zip(places, trees, choices, strict=True):
             row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
         ids = draft.ids.gather(1, places.to(draft.ids.device))
-        return DraftedTrees(ids, cut, trees, 0.0)
+        return DraftedTrees(ids, cut, parts, 0.0)
+
+    def _cut_parts(
+        self,
+        draft: Draft,
+        buffers: TreeBuffers,
+        choices: Sequence[StepChoice],
+        parts: list[Tree | Part],
+    ) -> DraftedTrees:
+        """Parts made for this step alone: no tables are made for them, nothing is kept."""
+        nodes = [nodes_of(c.widest, part) for part, c in zip(parts, choices, strict=True)]
+        depth = max(part.depth for part in parts)
+        cut, places = cut_buffers(buffers, nodes, depth, self._min_rows)
+        return DraftedTrees(draft.ids.gather(1, places), cut, parts, 0.0)
+
+
+def _chosen(
+    choices: Sequence[StepChoice], log_probs: Sequence[Sequence[float]]
+) -> list[Tree | Part]:
+    """What each sequence takes; those that bid share the batch's rows."""
+    asked = list(zip(choices, log_probs, strict=True))
+    bids = [choice.bid(row) if len(asked) > 1 else None for choice, row in asked]
+    if not any(bids):
+        return [choice.choose(row) for choice, row in asked]
+    fixed = [
+        choice.choose(row) if bid is None else None
+        for (choice, row), bid in zip(asked, bids, strict=True)
+    ]
+    room = share_rows(bids, max((part.num_nodes for part in fixed if part), default=1))
+    return [
+        part or choice.choose(row, room) for (choice, row), part in zip(asked, fixed, strict=True)
+    ]
 
 
 def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:

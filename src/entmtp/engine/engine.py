@@ -68,7 +68,7 @@ class Engine:
         self.acceptance = acceptance
         batch = Batch(target, self.heads, _acceptor(acceptance, target), min_rows)
         most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
-        target.warm_up({max(min_rows, tree.num_nodes) for tree in self.policy.trees})
+        target.warm_up({max(min_rows, rows) for rows in self.policy.num_rows})
         self._loop = Loop(batch, max_batch_size, most_nodes)
         self._request_ids = count()
 

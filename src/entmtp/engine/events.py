@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from entmtp.decode import TokenLogprob
 from entmtp.engine.stats import DecodeStats
+from entmtp.scheduler import Decision
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -23,6 +24,8 @@ class TokenEvent(NamedTuple):
     """Drafts verified in the step"""
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each of `token_ids`, where they were asked for"""
+    decision: Decision | None = None
+    """How the step's tree was chosen, and what came of it; None for the prompt's own token"""
 
 
 class Result(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent
-from entmtp.engine.sequence import Sequence
+from entmtp.engine.sequence import Company, Sequence, Tried
 from entmtp.engine.stats import StepSeconds
 
 
@@ -127,13 +127,9 @@ class Loop:
         started = perf_counter()
         choices = [sequence.next_choice() for sequence in self.running]
         output = self.batch.step(choices, [sequence.root for sequence in self.running])
-        outcomes = zip(
-            output.token_ids,
-            output.root_signals,
-            output.logprobs,
-            output.num_draft_tokens,
-            strict=True,
-        )
+        company = Company(len(choices), output.num_rows, output.seconds.total)
+        tried = [Tried(*each, company) for each in zip(choices, output.trees, strict=True)]
+        outcomes = zip(output.token_ids, output.root_signals, output.logprobs, tried, strict=True)
         for sequence, outcome in zip(self.running, outcomes, strict=True):
             self._tell(sequence.take(*outcome))
         self._count_time(perf_counter() - started, output.seconds)

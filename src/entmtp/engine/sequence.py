@@ -5,10 +5,12 @@ Knows: ids, text and stop rules of one generation. Does not know: models, tensor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from contextlib import contextmanager
 from time import perf_counter
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,7 +19,26 @@ from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
 from entmtp.engine.request import Request
 from entmtp.engine.stats import DecodeStats
 from entmtp.engine.text import TextStream
-from entmtp.scheduler import Selection, Signals, StepChoice
+from entmtp.scheduler import Selection, Signals, StepChoice, decision_of
+from entmtp.trees import Part, Tree
+
+
+class Company(NamedTuple):
+    """A step as a whole."""
+
+    num_sequences: int
+    num_rows: int
+    """Verified, padding included"""
+    seconds: float
+
+
+class Tried(NamedTuple):
+    """What a step did for one sequence."""
+
+    choice: StepChoice
+    tree: Tree | Part
+    """Verified"""
+    company: Company
 
 
 class Sequence:
@@ -39,6 +60,7 @@ class Sequence:
         self._text = TextStream(tokenizer, request.params.stop, request.params.min_tokens)
         self._selection = selection
         self._last_accepted = 0
+        self._last = Company(1, 0, math.nan)
         self._root_signals = RootSignals()
 
     @property
@@ -68,7 +90,15 @@ class Sequence:
         A step says at most its depth plus one tokens, so no draft is made in vain and no
         position past the context is ever fed.
         """
-        signals = Signals(self.stats.num_drafts, self._last_accepted, *self._root_signals)
+        signals = Signals(
+            self.stats.num_drafts,
+            self._last_accepted,
+            *self._root_signals,
+            num_context=len(self.request.prompt_ids) + len(self.token_ids),
+            seconds=self._last.seconds,
+            num_sequences=self._last.num_sequences,
+            num_rows=self._last.num_rows,
+        )
         return StepChoice(self._selection, signals, self.num_remaining - 1)
 
     def take(
@@ -76,14 +106,15 @@ class Sequence:
         token_ids: Ids[int],
         root_signals: RootSignals,
         logprobs: Ids[TokenLogprob] | None = None,
-        num_draft_tokens: int | None = None,
+        tried: Tried | None = None,
     ) -> TokenEvent:
-        """Say the tokens of one step, or (without drafts) the first one; sets the finish reason.
+        """Say the tokens of one step, or (of the prompt) the first one; sets the finish reason.
 
         What follows an end of the sequence inside the block is not said.
 
         Args:
             root_signals: of the last of the tokens, the next step's root.
+            tried: how the step came by them.
         """
         if self.reads_root:  # others may have them in passing, and in other company not
             self._root_signals = root_signals
@@ -92,10 +123,15 @@ class Sequence:
             said.append(token_id)
             if self._say(token_id):
                 break
-        if num_draft_tokens is not None:
+        decision = None
+        if tried is not None:
             # Drafts behind the end were not said, so they do not count.
             self._last_accepted = len(said) - 1
-            self.stats.count_step(num_draft_tokens, self._last_accepted)
+            self._last = tried.company
+            self.stats.count_step(tried.tree.num_draft_tokens, self._last_accepted)
+            decision = decision_of(
+                tried.choice, tried.tree, self._last_accepted, self._last.seconds
+            )
         self.stats.num_tokens = len(self.token_ids)
         num_accepted = min(len(said), len(token_ids) - 1)
         told = None if logprobs is None else tuple(logprobs[: len(said)])
@@ -106,8 +142,9 @@ class Sequence:
             token_ids=tuple(said),
             text=self._text.take(),
             num_accepted=num_accepted,
-            num_draft_tokens=num_draft_tokens or 0,
+            num_draft_tokens=0 if tried is None else tried.tree.num_draft_tokens,
             logprobs=told,
+            decision=decision,
         )
 
     def _say(self, token_id: int) -> bool:

@@ -6,16 +6,17 @@ is known here of what the target will say to it (DESIGN D6): that keeps every po
 
 In each step a sequence is asked for the largest tree it may want (`widest`), between the levels
 of drafting whether it wants another (`goes_on`), and for the part of the draft that the target
-is to verify (`choose`).
+is to verify (`choose`). In company it may first say what rows are worth to it (`bid`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from entmtp.trees import Tree
+from entmtp.trees import Part, Tree
 
 
 class Signals(NamedTuple):
@@ -31,6 +32,46 @@ class Signals(NamedTuple):
     unprocessed, whatever the sampling. Not a number unless the selection `reads_root`"""
     root_entropy: float = math.nan
     """Of that same distribution, in nats; not a number unless the selection `reads_root`"""
+    num_context: int = 0
+    """Tokens of the committed text, prompt included"""
+    seconds: float = math.nan
+    """Of its last step by the clock, whoever else took part; not a number before the first"""
+    num_sequences: int = 1
+    """That took part in its last step, itself included"""
+    num_rows: int = 0
+    """That were verified in its last step, all sequences' together; 0 before the first"""
+
+
+class Room(NamedTuple):
+    """What a batch gives each of its sequences in one step."""
+
+    num_sequences: int
+    num_slots: int
+    """Rows of each: a smaller tree saves nothing"""
+
+
+class Bid(NamedTuple):
+    """What rows are worth to one sequence in this step."""
+
+    gains: Sequence[float]
+    """Tokens expected to be accepted with 1, 2, … rows, the root's included; never falling"""
+    rate: float
+    """Tokens a second that it makes in this company: what time is worth"""
+    verify_seconds: Sequence[float]
+    """Of 0, 1, 2, … rows of a step, all sequences' together; its last slope goes on"""
+
+
+class Estimate(NamedTuple):
+    """What a choice was made by."""
+
+    score: float
+    """What the tree was looked up by; not a number where nothing is"""
+    num_accepted: float
+    """Drafts expected to be accepted"""
+    seconds: float
+    """That the step is expected to take"""
+    rate: float
+    """Tokens a second that time was counted at"""
 
 
 class DraftSignals(NamedTuple):
@@ -41,6 +82,8 @@ class DraftSignals(NamedTuple):
     log_probs: tuple[float, ...] = ()
     """Natural log-probability, by its head, of each node of `tree` given the path to its parent;
     the root's is 0. Empty unless the selection `reads_draft`"""
+    room: Room | None = None
+    """What the batch gives each sequence, where it shares rows out; None for one alone"""
 
     @property
     def confidences(self) -> tuple[float, ...]:
@@ -65,6 +108,10 @@ class Selection(ABC):
     """The heads' log-probabilities: one more wait in a step, or one a level with `stops_draft`"""
     stops_draft: bool = False
     """To be asked between levels whether it `goes_on`"""
+    bids: bool = False
+    """To be asked, in company, for a `bid` before it chooses"""
+    estimate: Estimate | None = None
+    """What the last choice was made by, for whoever keeps records"""
 
     @abstractmethod
     def widest(self, signals: Signals) -> Tree:
@@ -79,10 +126,20 @@ class Selection(ABC):
         del signals, draft
         return True
 
-    def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+    def bid(self, signals: Signals, draft: DraftSignals) -> Bid | None:
+        """What rows are worth in this step, if the batch is to share them out.
+
+        Asked of a selection that `bids` in each step in which several sequences drafted; what
+        comes of it is the `room` that it chooses in.
+        """
+        del signals, draft
+        return None
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree | Part:
         """The part of `draft.tree` to be verified: by default all of it.
 
-        Asked in each step that drafts something for this sequence.
+        Asked in each step that drafts something for this sequence. A tree made for this step
+        alone is cheapest as a `Part` of `draft.tree`.
         """
         del signals
         return draft.tree
@@ -94,6 +151,11 @@ class TreePolicy(ABC):
     name: str
     trees: tuple[Tree, ...]
     """Every tree that may be drafted: checked against the heads before the first step"""
+
+    @property
+    def num_rows(self) -> frozenset[int]:
+        """How many rows its verifications are likely to have: runtimes make ready for them."""
+        return frozenset(tree.num_nodes for tree in self.trees)
 
     @abstractmethod
     def begin(self, seed: int) -> Selection:

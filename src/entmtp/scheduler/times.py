@@ -117,11 +117,32 @@ class Costs:
         self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
         self.draft = [one.draft_seconds for one in self.times]
         self.host = [one.host_seconds for one in self.times]
+        self._in_company: dict[tuple[int, int], Sequence[float]] = {}
         self.plain_seconds = self.times[0].step(1, 0)
         """Of a plain step, at the shortest length"""
         if not self.plain_seconds > 0:
             raise BadInput("a plain step takes no time, by the step times; measure them again")
 
+    def of_company(self, place: int, num_sequences: int) -> Sequence[float]:
+        """Seconds of 0, 1, 2, … rows of each of so many sequences."""
+        if num_sequences == 1:
+            return self.verify[place]
+        known = self._in_company.get((place, num_sequences))
+        if known is None:
+            alone = self.verify[place]
+            known = [verify_time(alone, num_sequences * rows) for rows in range(len(alone))]
+            self._in_company[place, num_sequences] = known
+        return known
+
     def place(self, num_tokens: int) -> int:
         """Which table is nearest to a length of committed text."""
         return bisect_left(self._ends, num_tokens)
+
+
+def verify_time(seconds: Sequence[float], rows: int) -> float:
+    """Of a table by rows from 0 up; behind its end, the last slope goes on."""
+    last = len(seconds) - 1
+    if rows <= last:
+        return seconds[rows]
+    slope = seconds[last] - seconds[last - 1] if last > 1 else 0.0
+    return seconds[last] + (rows - last) * slope

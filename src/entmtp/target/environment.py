@@ -6,11 +6,11 @@ import os
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from entmtp.target.machine import machine_name
 from entmtp.target.model import TargetModel
 
 PACKAGES = ("entmtp", "torch", "transformers")
@@ -23,7 +23,7 @@ def describe_environment(target: TargetModel) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version()} | {p: _version(p) for p in PACKAGES},
         "platform": platform.platform(),
-        "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        "processor": machine_name(device),
         "num_cpus": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "device": str(device),
@@ -45,12 +45,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

@@ -1,0 +1,120 @@
+"""What the flags about drafting mean together, before anything was loaded.
+
+Knows: flags, heads' folders, banks. Does not know: loaded models or heads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
+from entmtp.errors import BadInput
+from entmtp.heads import default_tree, locate_heads, read_static_trees
+from entmtp.scheduler import (
+    Adaptation,
+    PlainPolicy,
+    RandomPolicy,
+    StaticPolicy,
+    TreeBank,
+    TreePolicy,
+    policy_from_bank,
+    read_bank,
+)
+from entmtp.target.embedded import EMBEDDED
+from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
+
+NEED_A_BANK = ("ladder", "hysteresis", "throughput", "per-step")
+ADAPT = ("throughput", "per-step")
+WERE_PUBLISHED = ("ladder", "hysteresis")
+DEFAULT_OF_A_BANK = "throughput"
+
+
+class DraftPlan(NamedTuple):
+    """Drafting as asked for, free of contradictions."""
+
+    heads: Path | None
+    policy: TreePolicy
+    acceptance: str
+    bank: TreeBank | None = None
+    """To be checked against what is loaded"""
+
+
+def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
+    """What the flags mean together.
+
+    Raises:
+        BadInput: they contradict one another.
+        HeadsError, TreeError, ArtefactError: heads, tree or bank are not what they should be.
+    """
+    policy = options.policy or _implied(options)
+    _check(options, policy)
+    heads = options.heads
+    if heads is None and model in EMBEDDED and policy != "plain":
+        heads = DEFAULT_HEADS
+    policy = policy or ("static" if heads is not None else "plain")
+    if policy != "plain" and heads is None:
+        raise BadInput(f"policy {policy} needs draft heads; pass --heads, or --policy plain")
+    if policy == "plain" and options.acceptance != "exact":
+        raise BadInput(f"--acceptance {options.acceptance} needs drafts, and the policy is plain")
+    if policy == "plain" or heads is None:
+        return DraftPlan(None, PlainPolicy(), options.acceptance)
+    folder = locate_heads(heads)
+    if options.bank is not None:
+        bank = read_bank(options.bank)
+        name = f"{policy}-as-published" if options.as_published else policy
+        adaptation = Adaptation(is_on=not options.no_adapt)
+        chosen = policy_from_bank(name, bank, adaptation)
+        return DraftPlan(folder, chosen, options.acceptance, bank)
+    if policy == "random":
+        return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
+    tree = default_tree(folder) if options.tree is None else tree_by_name(options.tree)
+    return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
+
+
+def _implied(options: DraftOptions) -> str | None:
+    """The policy that other flags ask for without naming it."""
+    if options.bank is not None and options.tree is None:
+        return DEFAULT_OF_A_BANK
+    return "static" if options.tree is not None else None
+
+
+def _check(options: DraftOptions, policy: str | None) -> None:
+    """Refuse what contradicts itself."""
+    if options.tree is not None and policy != "static":
+        raise BadInput(
+            f"--tree {options.tree} and --policy {policy} contradict each other; leave one out"
+        )
+    if options.tree is not None and options.bank is not None:
+        raise BadInput(
+            f"--tree {options.tree} and --bank {options.bank} contradict each other; leave one out"
+        )
+    if policy in NEED_A_BANK and options.bank is None:
+        raise BadInput(
+            f"policy {policy} needs a bank of trees; pass --bank FILE (`entmtp calibrate` makes"
+            " one), or --policy static"
+        )
+    if options.bank is not None and policy in ("plain", "random"):
+        raise BadInput(
+            f"--bank {options.bank} and --policy {policy} contradict each other; leave one out"
+        )
+    for flag, is_given, policies in (
+        ("--as-published", options.as_published, WERE_PUBLISHED),
+        ("--no-adapt", options.no_adapt, ADAPT),
+    ):
+        if is_given and policy not in policies:
+            raise BadInput(
+                f"{flag} means nothing to policy {policy}; give --policy {' or '.join(policies)}"
+            )
+
+
+def _trees_to_mix(folder: Path) -> tuple[Tree, ...]:
+    return (ROOT, default_tree(folder), *(entry.tree for entry in read_static_trees(folder)))
+
+
+def method_name(policy: TreePolicy, kind: str | None) -> str:
+    """What results call this way of decoding; `hydra-default` is Hydra with `medusa-63`."""
+    if kind is None:
+        return PlainPolicy.name
+    suffix = "default" if policy.trees == (medusa_63(),) else policy.name
+    return f"{kind.rstrip('+')}-{suffix}"

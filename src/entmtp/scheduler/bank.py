@@ -1,0 +1,197 @@
+"""A bank of trees, as data: what calibration found for one model, its heads, and one machine.
+
+Knows: trees, parameters of policies, step times, what it was made for. Does not know: files (see
+`bank_file`), models, how anything was measured or fitted.
+
+Two halves. What follows from the prompts alone (trees, accepted lengths, acceptance tables) is the
+same byte for byte whenever it is made again with the same seed. What follows from the clock (step
+times, tokens a second, which of the trees are worth having, thresholds) stands apart as `timing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from entmtp.errors import ArtefactError
+from entmtp.scheduler.acceptance import StepFunction
+from entmtp.scheduler.throughput import Stage
+from entmtp.scheduler.times import AtContext
+from entmtp.trees import Tree
+
+
+class Interval(NamedTuple):
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MadeFor:
+    """What a bank is right for. Used for anything else, it would choose badly and say nothing."""
+
+    target: str
+    """Fingerprint of the target's weights"""
+    heads: str
+    """Fingerprint of the heads' weights"""
+    runtime: str
+    number_format: str
+    machine: str
+    """What computes: a processor's or an accelerator's name"""
+
+
+@dataclass(frozen=True)
+class MadeFrom:
+    """What a bank was calibrated on."""
+
+    prompts: str
+    """Hash of the prompts"""
+    num_prompts: int
+    kinds: tuple[str, ...]
+    """Workloads among them"""
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class BankTree:
+    """A tree that calibration thinks worth a look."""
+
+    tree: Tree
+    mean_acceptance_length: Interval
+    """Tokens a step, bonus included, on prompts that it was not chosen by"""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Calibrated tables, for the trees of the bank and for nodes of the wide tree."""
+
+    stages: tuple[Stage, ...]
+    """Of each tree, drafts accepted: before drafting, after one level, after two, …"""
+    by_depth: tuple[StepFunction, ...]
+    """Of each depth: a node accepted, by its log-probability, given that its parent was"""
+    reach: tuple[float, ...]
+    """Of each depth: any node of the wide tree accepted, given that one above was"""
+
+
+@dataclass(frozen=True)
+class LadderParameters:
+    """`ladder`: one threshold less than chosen trees."""
+
+    score: str
+    thresholds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class HysteresisParameters:
+    """`hysteresis`: two trees by their place in the bank."""
+
+    score: str
+    small: int
+    big: int
+    tau_on: float
+    tau_off: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What depends on the clock, and so differs a little from run to run."""
+
+    step_times: tuple[AtContext, ...]
+    """Ascending by length of the committed text"""
+    tokens_per_second: tuple[Interval, ...]
+    """Of each tree of the bank, by end-to-end timing or as predicted"""
+    chosen: tuple[int, ...]
+    """Places of the throughput-Pareto trees: ascending in size, rising in tokens a second"""
+    ladder: LadderParameters
+    hysteresis: HysteresisParameters
+    rates: Mapping[str, float]
+    """Tokens a second expected of `throughput` and `per-step`: where the price of time starts"""
+    sizes: tuple[int, ...]
+    """Rows that `per-step` chooses from"""
+    stops: bool
+    """Whether it pays to be asked between levels of a draft"""
+    oracle_bounds: Mapping[str, float]
+    """Tokens a second of choosers that know the future, and of the best static tree"""
+
+
+@dataclass(frozen=True)
+class TreeBank:
+    """All that policies need to run on one model and machine."""
+
+    made_for: MadeFor
+    made_from: MadeFrom
+    trees: tuple[BankTree, ...]
+    """Ascending in size"""
+    wide_tree: Tree
+    """What `per-step` takes its nodes from"""
+    acceptance: Acceptance
+    timing: Timing
+
+    def __post_init__(self) -> None:
+        sizes = [entry.tree.num_nodes for entry in self.trees]
+        timing, num_trees = self.timing, len(self.trees)
+        for what, is_right in (
+            ("trees ascending in size", num_trees > 0 and sizes == sorted(set(sizes))),
+            (
+                "tokens_per_second for each tree",
+                len(timing.tokens_per_second) == num_trees,
+            ),
+            (
+                "chosen places of trees, ascending",
+                bool(timing.chosen)
+                and list(timing.chosen) == sorted(set(timing.chosen))
+                and timing.chosen[0] >= 0
+                and timing.chosen[-1] < num_trees,
+            ),
+            (
+                "small and big places of trees",
+                0 <= timing.hysteresis.small < num_trees and 0 <= timing.hysteresis.big < num_trees,
+            ),
+            (
+                "acceptance stages with a table for each tree",
+                all(len(stage.by_tree) == num_trees for stage in self.acceptance.stages),
+            ),
+            (
+                "step times that ascend by context",
+                bool(timing.step_times)
+                and [one.num_tokens for one in timing.step_times]
+                == sorted({one.num_tokens for one in timing.step_times}),
+            ),
+        ):
+            if not is_right:
+                raise ArtefactError(f"a bank needs {what}")
+
+    @property
+    def bank(self) -> tuple[Tree, ...]:
+        """The paper's B: the chosen trees."""
+        return tuple(self.trees[place].tree for place in self.timing.chosen)
+
+    @property
+    def best_static(self) -> Tree:
+        """EntMTP*: the chosen tree of most tokens a second, which is the last."""
+        return self.bank[-1]
+
+    def check_made_for(self, made_for: MadeFor, where: str = "the bank") -> None:
+        """Refuse to serve what the bank was not made for.
+
+        Raises:
+            ArtefactError: something differs; it is named.
+        """
+        if differences := self.differences(made_for):
+            raise ArtefactError(
+                f"{where} was made for {'; '.join(differences)}; make one with `entmtp calibrate`"
+            )
+
+    def differences(self, made_for: MadeFor) -> tuple[str, ...]:
+        """What the bank was made for and this is not, each as `heads 1f…, not 2e…`."""
+        names = [field.name for field in fields(MadeFor)]
+        pairs = [(getattr(self.made_for, name), getattr(made_for, name)) for name in names]
+        return tuple(
+            f"{name.replace('_', ' ')} {ours}, not {theirs}"
+            for name, (ours, theirs) in zip(names, pairs, strict=True)
+            if ours != theirs
+        )

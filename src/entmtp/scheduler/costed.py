@@ -1,0 +1,129 @@
+"""What the policies that count time have in common: what a step costs, and what became of it.
+
+Knows: step times, outcomes of steps. Does not know: how a tree is chosen.
+
+A step is worth `tokens - rate · seconds`: what it says less what its time would have brought
+elsewhere. The tree that makes the most of this in every step makes the most tokens a second over
+the whole, if the rate is the one that comes of it (METHOD §6.4.3). What has been spent on a draft
+is spent when the tree is cut, so only what verification costs counts there.
+
+Seconds are those that were calibrated for such a step, not the clock's: a factor common to all
+times changes no choice, and the same text gives the same choices on a busy machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from entmtp.errors import BadInput
+from entmtp.scheduler.adapting import Adaptation, Learnt, Probing, Rate
+from entmtp.scheduler.base import Estimate, Selection, Signals, TreePolicy
+from entmtp.scheduler.times import Costs, Times, verify_time
+from entmtp.trees import Tree
+
+
+class CostedPolicy(TreePolicy):
+    """Keeps what its sequences share: costs, how to adapt, and what was learnt if they share it."""
+
+    def __init__(
+        self, trees: Sequence[Tree], times: Times, rate: float, adaptation: Adaptation, kinds: int
+    ) -> None:
+        """
+        Args:
+            trees: all that may be drafted.
+            rate: tokens a second, as calibrated.
+            kinds: of predictions that are corrected apart.
+
+        Raises:
+            BadInput: times do not reach as deep as the trees, or the rate is not above 0.
+        """
+        if not trees:
+            raise BadInput(f"policy {self.name} has no trees; give at least one")
+        self.trees = tuple(trees)
+        self.costs = Costs(times, self.trees)
+        self.adaptation = adaptation
+        self._rate, self._kinds = rate, kinds
+        self._depth = max(tree.depth for tree in self.trees)
+        self._shared = self._new()
+
+    def learnt(self) -> Learnt:
+        """For one more sequence."""
+        if self.adaptation.is_shared:
+            return self._shared
+        return self._new()
+
+    def _new(self) -> Learnt:
+        rate = Rate(self._rate, self.costs.plain_seconds, self._depth, self.adaptation)
+        return Learnt(rate, self._kinds, self.adaptation)
+
+    def reset(self) -> None:
+        """Forget what sequences that share have learnt."""
+        self._shared.clear()
+
+
+class Costed(Selection):
+    """One sequence's bookkeeping around a choice."""
+
+    bids = True
+
+    def __init__(self, policy: CostedPolicy) -> None:
+        self._costs = policy.costs
+        self._learnt = policy.learnt()
+        self._probing = Probing(policy.adaptation)
+        self._has_drafted = False
+        self.is_probe = False
+        """Whether this step drafts only to learn, and so has to verify some of it"""
+        self._place = 0
+        self._depth = 0
+        """Levels drafted in this step"""
+        self.verify: Sequence[float] = ()
+        """Seconds by rows of this sequence: of the whole step, if every one takes as many"""
+
+    def learn(self, num_accepted: int) -> None:
+        """Correct predictions by what the last step accepted of its drafts."""
+        raise NotImplementedError
+
+    def hear(self, signals: Signals) -> None:
+        """Learn from the last step, and turn to this one."""
+        if signals.num_steps and self.estimate is not None:
+            rate, company = self._learnt.rate, signals.num_sequences
+            plain = self._seconds(company, 0)
+            rows = signals.num_rows
+            seconds = self._seconds(rows, self._depth) if rows else self.estimate.seconds
+            if self._has_drafted:
+                extra = seconds - plain
+                surplus = signals.num_accepted - rate.value * extra
+                self._learnt.surplus.hear(surplus)
+                if self.is_probe:
+                    self._probing.hear(surplus)
+                self.learn(signals.num_accepted)
+            rate.hear(signals.num_accepted + 1, seconds, plain)
+        self._place = self._costs.place(signals.num_context)
+        self.verify = self._costs.of_company(self._place, signals.num_sequences)
+        self._depth = 0
+        self._has_drafted = False
+
+    def is_worth_drafting(self, predicted: float) -> bool:
+        """Whether this step should draft, by what that is predicted to bring over a plain step.
+
+        One plain step in many drafts all the same, to learn.
+        """
+        is_worth = self._learnt.surplus.expected(predicted) > 0
+        self.is_probe = self._probing.is_due(is_plain=not is_worth)
+        self._has_drafted = is_worth or self.is_probe
+        return self._has_drafted
+
+    def _seconds(self, rows: int, levels: int) -> float:
+        """Of a step of so many rows, all sequences' together, behind so many levels of a draft."""
+        place = self._place
+        verify = verify_time(self._costs.verify[place], rows)
+        return verify + self._costs.draft[place][levels] + self._costs.host[place]
+
+    def promise(self, score: float, num_accepted: float, rows: int) -> None:
+        """Put on record what this step is expected to bring.
+
+        Args:
+            rows: of the whole step, all sequences' together.
+        """
+        seconds = self._seconds(rows, self._depth)
+        self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)

@@ -1,0 +1,228 @@
+"""A tree made for the step: of all that was drafted, the nodes that are worth their rows.
+
+Knows: a wide tree, how the acceptance of a node depends on its head's word, step times. Does not
+know: models, tokens.
+
+A node's value is the probability that it is accepted: the product, along its path, of calibrated
+acceptances given the parent. A child is never worth more than its parent, so the most valuable
+nodes of any number are a tree; how many are taken is where the next ones bring less than their
+rows cost (METHOD §6.4; OPT-Tree's choice with a price).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from entmtp.errors import BadInput
+from entmtp.scheduler.acceptance import StepFunction, check_depths
+from entmtp.scheduler.adapting import Adaptation
+from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
+from entmtp.scheduler.costed import Costed, CostedPolicy
+from entmtp.scheduler.times import Times
+from entmtp.trees import ROOT, Part, Tree
+
+DEFAULT_SIZES = (1, 4, 8, 12, 16, 24, 32, 64)
+"""Rows: as many as a runtime keeps compiled copies."""
+
+
+class PerStepPolicy(CostedPolicy):
+    """Maximises `E[accepted] - rate · t` over the parts of one wide tree."""
+
+    name = "per-step"
+
+    def __init__(
+        self,
+        tree: Tree,
+        acceptance: Sequence[StepFunction],
+        reach: Sequence[float],
+        times: Times,
+        rate: float,
+        *,
+        sizes: Sequence[int] = DEFAULT_SIZES,
+        stops: bool = True,
+        adaptation: Adaptation | None = None,
+    ) -> None:
+        """
+        Args:
+            tree: all that may be drafted.
+            acceptance: of each depth from 1 on, P(node accepted | parent accepted) by the natural
+                log-probability that the head gives the node.
+            reach: of each depth from 1 on, P(a node of the wide tree is accepted | one of the depth
+                above is): what is expected before a level is drafted.
+            times: seconds of steps.
+            rate: tokens a second, as calibrated.
+            sizes: rows to choose from, the root's included; 1 is always among them.
+            stops: ask between levels; useless where all levels come out of one product.
+
+        Raises:
+            BadInput: lengths do not fit, or an acceptance is above 1.
+        """
+        if not tree.depth or not sizes or min(sizes) < 1:
+            raise BadInput("per-step needs a tree that drafts, and sizes from 1 up")
+        super().__init__((tree,), times, rate, adaptation or Adaptation(), tree.depth)
+        check_depths("acceptance", acceptance, tree.depth)
+        check_depths("reach", reach, tree.depth)
+        if max(*reach, *(table.levels[-1] for table in acceptance)) > 1 or min(reach) < 0:
+            raise BadInput("acceptance and reach are probabilities; give numbers from 0 to 1")
+        self.acceptance = tuple(acceptance)
+        self.reach = tuple(reach)
+        most = tree.num_nodes
+        self.sizes = tuple(sorted({1, *(min(size, most) for size in sizes)}))
+        self.stops = stops
+
+    @property
+    def num_rows(self) -> frozenset[int]:
+        return frozenset(self.sizes)
+
+    def begin(self, seed: int) -> Selection:
+        return _PerStep(self)
+
+
+class _PerStep(Costed):
+    reads_draft = True
+
+    def __init__(self, policy: PerStepPolicy) -> None:
+        super().__init__(policy)
+        self._tree = tree = policy.trees[0]
+        self._acceptance = policy.acceptance
+        self._reach = policy.reach
+        self._sizes = policy.sizes
+        self.stops_draft = policy.stops
+        depths = tree.depths
+        self._ends = [*(depths.index(d) for d in range(1, tree.depth + 1)), tree.num_nodes]
+        """Where each depth's nodes begin, from 1 on, and where the last ones end"""
+        parents = set(tree.parents[1:])
+        self._inner = [
+            [node for node in range(*bounds) if node in parents] for bounds in pairwise(self._ends)
+        ]
+        self._values = [1.0]
+        """Of the nodes drafted so far in this step"""
+        self._promised: list[float] = []
+        """Of each depth verified: P(accepted | the one above is), as the tables have it"""
+
+    def learn(self, num_accepted: int) -> None:
+        """By depth, given that the depth above was accepted; of deeper ones nothing is known."""
+        kinds = range(min(len(self._promised), num_accepted + 1))
+        real = [float(depth < num_accepted) for depth in kinds]
+        self._learnt.correction.hear(kinds, self._promised[: len(real)], real)
+        self._promised = []
+
+    def widest(self, signals: Signals) -> Tree:
+        self.hear(signals)
+        self._values = [1.0]
+        value, best, price = 1.0, float("-inf"), self._price()
+        draft = self._costs.draft[self._place]
+        gain = 0.0
+        for depth, step in enumerate(self._reached(0), start=1):
+            value *= step
+            gain += value - price
+            best = max(best, gain - self._learnt.rate.value * draft[depth])
+        if self.is_worth_drafting(best):
+            return self._tree
+        self.promise(float("nan"), 0.0, 1)
+        return ROOT
+
+    def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
+        """Go on if some number of further levels is worth its time.
+
+        A level is expected to bring each node's value times the reach, less what the nodes that
+        it displaces, or the rows that it adds, are worth.
+        """
+        depth = draft.tree.depth
+        self._value(draft)
+        price = self._price(self._ranked())
+        frontier = [self._values[node] for node in self._inner[depth - 1]]
+        levels, rate = self._costs.draft[self._place], self._learnt.rate.value
+        share, gain = 1.0, 0.0
+        for further, step in enumerate(self._reached(depth), start=depth + 1):
+            share *= step
+            gain += sum(value * share - price for value in frontier if value * share > price)
+            if gain > rate * (levels[further] - levels[depth]):
+                return True
+        return False
+
+    def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
+        self._value(draft)
+        gains = accumulate(self._ranked(), initial=0.0)
+        return Bid(list(gains), self._learnt.rate.value, self._costs.verify[self._place])
+
+    def choose(self, signals: Signals, draft: DraftSignals) -> Part:
+        self._value(draft)
+        values, room = self._values, draft.room
+        size = self._best_size(self._ranked()) if room is None else room.num_slots
+        # Best first, and of equal ones the parent, whose id is smaller.
+        order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
+        kept = sorted(order[: size - 1])
+        self._depth = draft.tree.depth
+        rows = len(kept) + 1 if room is None else room.num_sequences * room.num_slots
+        self.promise(float("nan"), self._expect(kept), rows)
+        return Part(draft.tree, (0, *kept))
+
+    def _value(self, draft: DraftSignals) -> None:
+        """Value the nodes that have been drafted since the last question."""
+        values, parents, log_probs = self._values, self._tree.parents, draft.log_probs
+        for depth in range(draft.tree.depth):
+            factor = self._learnt.correction.factors[depth]
+            first, end = self._ends[depth], self._ends[depth + 1]
+            if first < len(values):
+                continue
+            edges, levels = self._acceptance[depth].edges, self._acceptance[depth].levels
+            # A factor may not lift a child over its parent.
+            values += [
+                values[parent] * given
+                if (given := factor * levels[bisect_right(edges, log_prob)]) < 1.0
+                else values[parent]
+                for parent, log_prob in zip(parents[first:end], log_probs[first:end], strict=True)
+            ]
+
+    def _ranked(self) -> list[float]:
+        """Values of drafted nodes, best first."""
+        return sorted(self._values[1:], reverse=True)
+
+    def _best_size(self, ranked: Sequence[float]) -> int:
+        """Rows, the root's included, at which value less the price of rows is largest."""
+        verify, rate = self.verify, self._learnt.rate.value
+        gains = list(accumulate(ranked, initial=0.0))
+        most = len(gains)
+        best, best_net = 1, float("-inf") if self.is_probe else -rate * verify[1]
+        # A short draft is taken whole, whether or not that is one of the sizes.
+        for size in [size for size in self._sizes[1:] if size <= most] or (most,):
+            net = gains[size - 1] - rate * verify[size]
+            if net > best_net:
+                best, best_net = size, net
+        return best
+
+    def _price(self, ranked: Sequence[float] = ()) -> float:
+        """What one more node must bring: the cost of its row, or the value of a node in its place.
+
+        Args:
+            ranked: what could be kept now.
+        """
+        size = self._best_size(ranked) if ranked else 1
+        verify = self.verify
+        larger = next((each for each in self._sizes if each > size), None)
+        replaced = ranked[size - 2] if size > 1 else float("inf")
+        if larger is None:
+            return replaced
+        row = (verify[larger] - verify[size]) / (larger - size)
+        return min(self._learnt.rate.value * row, replaced)
+
+    def _reached(self, depth: int) -> list[float]:
+        """Corrected reach of the levels behind `depth`."""
+        factors = self._learnt.correction.factors
+        return [min(self._reach[d] * factors[d], 1.0) for d in range(depth, self._tree.depth)]
+
+    def _expect(self, kept: Sequence[int]) -> float:
+        """Value of what is verified; by depth it is what the correction learns from."""
+        depths, values = self._tree.depths, self._values
+        mass = [1.0] + [0.0] * (depths[kept[-1]] if kept else 0)
+        for node in kept:
+            mass[depths[node]] += values[node]
+        factors = self._learnt.correction.factors
+        self._promised = [
+            below / (above * factor) if above else 0.0
+            for above, below, factor in zip(mass, mass[1:], factors, strict=False)
+        ]
+        return sum(mass) - 1.0

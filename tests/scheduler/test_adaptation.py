@@ -1,0 +1,249 @@
+"""Policies that count time follow the stream: a bad start, a foreign bank, heads that never help.
+
+A stream is played without a model: heads say how sure they are of each node, and of the greedy path
+a draft is accepted as often as is true of this stream. Seconds are those of the step times.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from bank_policies import BANK, TIMES, WIDE, per_step, throughput
+from entmtp.errors import BadInput
+from entmtp.scheduler import (
+    Adaptation,
+    PerStepPolicy,
+    Selection,
+    Signals,
+    Stage,
+    StepChoice,
+    StepFunction,
+    ThroughputPolicy,
+    TreePolicy,
+    at_any_length,
+)
+from entmtp.scheduler.adapting import Correction, Rate, Surplus
+from entmtp.trees import Part, Tree
+
+PLAIN_RATE = 1 / TIMES.step(1, 0)
+
+
+class Step(NamedTuple):
+    """What a played step came to."""
+
+    num_tokens: int
+    seconds: float
+    num_nodes: int
+    depth: int
+
+
+def play(
+    selection: Selection,
+    num_steps: int,
+    truth: Callable[[float], float],
+    says: Sequence[float] = (0.2, 0.6, 0.95),
+    seed: int = 0,
+) -> list[Step]:
+    """Steps of a stream in which heads say one of `says` of each best child."""
+    draw = random.Random(seed)
+    steps = []
+    signals = Signals(0, 0, 0.5, 1.0, 10)
+    for step in range(num_steps):
+        said = draw.choice(says)
+        hits = [draw.random() < truth(said) for _ in range(WIDE.depth)]
+        choice = StepChoice(selection, signals, 9)
+        log_probs = [
+            0.0,
+            *(math.log(said if not path[-1] else 0.03) for path in choice.widest.paths[1:]),
+        ]
+        levels = choice.widest.depth
+        for depth in range(1, levels):
+            if not choice.goes_on(depth, log_probs):
+                levels = depth
+                break
+        part = choice.choose(log_probs)
+        accepted = accepted_of(part, hits)
+        seconds = TIMES.step(part.num_nodes, levels)
+        steps.append(Step(accepted + 1, seconds, part.num_nodes, levels))
+        signals = Signals(step + 1, accepted, 0.5, 1.0, 10 + 2 * step)
+    return steps
+
+
+def accepted_of(part: Tree | Part, hits: Sequence[bool]) -> int:
+    paths = set((part.tree if isinstance(part, Part) else part).paths)
+    accepted = 0
+    while accepted < len(hits) and hits[accepted] and (0,) * (accepted + 1) in paths:
+        accepted += 1
+    return accepted
+
+
+def rate_of(steps: Sequence[Step]) -> float:
+    return sum(step.num_tokens for step in steps) / sum(step.seconds for step in steps)
+
+
+def honest(said: float) -> float:
+    return said
+
+
+def foreign_throughput(factor: float, rate: float, **adaptation: object) -> TreePolicy:
+    """With tables of drafts `factor` times as many as there are, and another rate."""
+    stages = [
+        Stage(
+            score,
+            tuple(
+                StepFunction(
+                    (0.5, 1.0, 2.0),
+                    tuple(min(factor * x * tree.depth, tree.depth) for x in (0.2, 0.3, 0.4, 0.8)),
+                )
+                for tree in BANK
+            ),
+        )
+        for score in ("accepted", "sum_g")
+    ]
+    return ThroughputPolicy(
+        BANK,
+        stages,
+        at_any_length(TIMES),
+        rate,
+        adaptation=Adaptation(**adaptation),  # type: ignore[arg-type]
+    )
+
+
+def foreign_per_step(factor: float, rate: float, **adaptation: object) -> TreePolicy:
+    edges = tuple(math.log(x) for x in (0.1, 0.4, 0.9))
+    levels = tuple(min(factor * x, 1.0) for x in (0.03, 0.2, 0.6, 0.95))
+    return PerStepPolicy(
+        WIDE,
+        [StepFunction(edges, levels)] * WIDE.depth,
+        [min(factor * x, 1.0) for x in (0.7, 0.65, 0.6, 0.55)],
+        at_any_length(TIMES),
+        rate,
+        sizes=(1, 3, 6, 12, 25),
+        adaptation=Adaptation(**adaptation),  # type: ignore[arg-type]
+    )
+
+
+FOREIGN = [foreign_throughput, foreign_per_step]
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+def test_heads_that_never_help_cost_nearly_nothing(make: Callable[..., TreePolicy]) -> None:
+    """Sure of themselves and always wrong: after a few steps, plain decoding with rare probes."""
+    steps = play(make(1.0, 2.0).begin(0), 600, lambda said: 0.0)
+    behind = _behind(steps, 64)
+    assert rate_of(behind) > 0.95 * PLAIN_RATE
+    assert 0.01 < sum(step.num_nodes > 1 for step in behind) / len(behind) < 0.15
+    if make is foreign_per_step:  # the other one's first score says so by itself
+        fixed = play(make(1.0, 2.0, is_on=False).begin(0), 200, lambda said: 0.0)
+        assert rate_of(fixed) < 0.9 * PLAIN_RATE
+
+
+def _behind(steps: Sequence[Step], num_tokens: int) -> Sequence[Step]:
+    """The steps behind the first so many tokens."""
+    said = 0
+    for place, step in enumerate(steps):
+        said += step.num_tokens
+        if said >= num_tokens:
+            return steps[place + 1 :]
+    raise AssertionError("the stream is shorter")
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+@pytest.mark.parametrize(("factor", "rate"), [(4.0, 2.0), (0.2, 2.0), (1.0, 0.3), (1.0, 12.0)])
+def test_a_foreign_bank_is_as_good_as_the_right_one_soon(
+    make: Callable[..., TreePolicy], factor: float, rate: float
+) -> None:
+    right = rate_of(play(make(1.0, 2.0).begin(0), 1000, honest)[100:])
+    foreign = rate_of(play(make(factor, rate).begin(0), 1000, honest)[100:])
+    assert right > 1.2 * PLAIN_RATE
+    assert foreign > 0.9 * right  # four times too sure, it cannot tell the sure from the surest
+    assert foreign > PLAIN_RATE
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+def test_a_stream_that_changes_is_followed(make: Callable[..., TreePolicy]) -> None:
+    """Heads that were useless become good: it drafts again, without being told."""
+    selection = make(1.0, 2.0).begin(0)
+    turns = iter([0.0] * 300 * WIDE.depth)
+    steps = play(selection, 900, lambda said: next(turns, said))
+    assert sum(step.num_nodes > 1 for step in steps[200:300]) < 15
+    assert rate_of(steps[600:]) > 1.15 * PLAIN_RATE
+
+
+@pytest.mark.parametrize("make", [throughput, per_step])
+def test_each_sequence_learns_for_itself_unless_shared(make: Callable[..., TreePolicy]) -> None:
+    policy = make()
+    alone = play(policy.begin(0), 40, honest)
+    play(policy.begin(1), 200, lambda said: 0.0)
+    assert play(policy.begin(2), 40, honest) == alone
+    shared = make(adaptation=Adaptation(is_shared=True))
+    assert play(shared.begin(0), 40, honest) == alone
+    play(shared.begin(1), 200, lambda said: 0.0)
+    assert play(shared.begin(2), 40, honest) != alone
+    assert isinstance(shared, (ThroughputPolicy, PerStepPolicy))
+    shared.reset()
+    assert play(shared.begin(3), 40, honest) == alone
+
+
+def test_the_rate_follows_within_bounds() -> None:
+    rate = Rate(10.0, 0.25, 4, Adaptation(memory=50, prior=5))
+    for _ in range(200):
+        rate.hear(2, 0.1, 0.1)
+    assert rate.value == pytest.approx(20.0, rel=0.05)
+    for _ in range(500):
+        rate.hear(1, 100.0, 0.25)
+    assert rate.value == 4.0
+    rate.clear()
+    assert rate.value == 10.0
+    still = Rate(10.0, 0.25, 4, Adaptation(is_on=False))
+    still.hear(1, 5.0, 0.25)
+    assert still.value == 10.0
+    with pytest.raises(BadInput, match="the rate is 0 tokens a second; give a number above 0"):
+        Rate(0, 0.25, 4, Adaptation())
+    assert Rate(500.0, 0.25, 4, Adaptation()).value == 20.0
+
+
+def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> None:
+    correction = Correction(3, Adaptation())
+    for _ in range(300):
+        correction.hear((0,), (2.0,), (1.0,))
+    first, second, third = correction.factors
+    assert first == pytest.approx(0.5, rel=0.1)
+    assert second == third
+    assert first <= second < 0.6  # never seen, but the heads are the same
+    for _ in range(600):
+        correction.hear((0, 1), (2.0, 1.0), (0.0, 20.0))
+    assert correction.factors[0] < 0.25
+    assert correction.factors[1] == Adaptation().most_acceptance
+    correction.clear()
+    assert correction.factors == [1.0, 1.0, 1.0]
+
+
+def test_the_surplus_is_believed_more_the_more_was_seen() -> None:
+    surplus = Surplus(Adaptation())
+    assert surplus.expected(1.0) == 1.0
+    for _ in range(5):
+        surplus.hear(-1.0)
+    assert 0 < surplus.expected(1.0) < 1
+    for _ in range(60):
+        surplus.hear(-1.0)
+    assert surplus.expected(1.0) < -0.3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"memory": 0}, "needs memory and prior above 0"),
+        ({"probe_every": 0}, "probe_every of at least 1"),
+        ({"least_acceptance": 0.0}, "acceptance may be multiplied by 0.0 to 8.0"),
+        ({"most_acceptance": 0.5}, "acceptance may be multiplied by 0.01 to 0.5"),
+    ],
+)
+def test_senseless_adaptation_is_refused(given: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Adaptation(**given)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""A bank is one file, always the same one, and serves nothing but what it was made for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bank_policies import BANK, bank_for
+from entmtp.errors import ArtefactError, BadInput
+from entmtp.scheduler import MadeFor, policy_from_bank, read_bank, write_bank
+from entmtp.scheduler.bank_file import bank_text
+from entmtp.scheduler.registry import POLICIES
+
+MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    write_bank(bank_for(MADE_FOR), path)
+    assert read_bank(path) == bank_for(MADE_FOR)
+    assert [each.name for each in tmp_path.iterdir()] == ["bank.json"]
+    # As many digits as mean something, whatever the last bits.
+    rates = {"throughput": 2.0 + 1e-12, "per-step": 2.125}
+    timing = replace(bank_for(MADE_FOR).timing, rates=rates)
+    write_bank(bank_for(MADE_FOR, timing=timing), tmp_path / "other.json")
+    assert (tmp_path / "other.json").read_bytes() == path.read_bytes()
+
+
+def test_only_the_last_section_depends_on_the_clock() -> None:
+    bank = bank_for(MADE_FOR)
+    slower = replace(bank, timing=replace(bank.timing, chosen=(1,), rates={"throughput": 1.0}))
+    before, behind = bank_text(bank).split('"timing"')
+    assert bank_text(slower).split('"timing"')[0] == before
+    assert bank_text(slower).split('"timing"')[1] != behind
+
+
+def test_every_policy_comes_from_a_bank() -> None:
+    bank = bank_for(MADE_FOR)
+    for name in POLICIES:
+        policy = policy_from_bank(name, bank)
+        assert policy.name == name
+        assert policy.num_rows
+        policy.begin(0)
+    assert policy_from_bank("static", bank).trees == (BANK[2],)
+    with pytest.raises(BadInput, match="no policy over a bank is called 'best'; known: static,"):
+        policy_from_bank("best", bank)
+
+
+def test_a_bank_that_contradicts_itself_says_whose_parameters() -> None:
+    timing = replace(bank_for(MADE_FOR).timing, rates={})
+    with pytest.raises(ArtefactError, match=r"parameters of throughput .*no rate of 'throughput'"):
+        policy_from_bank("throughput", bank_for(MADE_FOR, timing=timing))
+    timing = replace(timing, chosen=(0, 1, 2))
+    with pytest.raises(ArtefactError, match=r"parameters of ladder .*3 trees"):
+        policy_from_bank("ladder", bank_for(MADE_FOR, timing=timing))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("target", "target target, not other"),
+        ("heads", "heads heads, not other"),
+        ("runtime", "runtime eager, not other"),
+        ("number_format", "number format float32, not other"),
+        ("machine", "machine a machine, not other"),
+    ],
+)
+def test_what_it_was_not_made_for_is_named(name: str, said: str) -> None:
+    bank = bank_for(MADE_FOR)
+    bank.check_made_for(MADE_FOR)
+    with pytest.raises(ArtefactError, match=f"my bank was made for {said}; make one"):
+        bank.check_made_for(replace(MADE_FOR, **{name: "other"}), "my bank")
+
+
+BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 1"),
+    (lambda c: c.pop("schema_version"), "has schema version None"),
+    (lambda c: c.pop("trees"), "bank holds .*, not"),
+    (lambda c: c.update(more=1), "bank holds .*'more'"),
+    (lambda c: c["trees"].pop(), "a bank needs tokens_per_second for each tree"),
+    (lambda c: c["trees"].reverse(), "a bank needs trees ascending in size"),
+    (lambda c: c["trees"][0]["tree"].append([4, 4]), r"path \[4, 4\] has no parent"),
+    (lambda c: c["trees"][0].update(tree=3), r"trees\[0\].tree is no list"),
+    (lambda c: c["timing"].update(chosen=[2, 1]), "a bank needs chosen places"),
+    (lambda c: c["timing"].update(chosen=[True]), r"chosen\[0\] is True, not of type int"),
+    (lambda c: c["timing"].update(sizes=[1.5]), r"sizes\[0\] is 1.5, not of type int"),
+    (lambda c: c["timing"]["rates"].update(throughput="2"), "rates.throughput is '2'"),
+    (lambda c: c["timing"]["rates"].update(throughput=float("nan")), "throughput is nan"),
+    (lambda c: c["timing"]["ladder"].update(score=None), "ladder.score is None"),
+    (lambda c: c["timing"]["hysteresis"].update(big=7), "a bank needs small and big places"),
+    (lambda c: c["timing"]["step_times"].reverse(), "step times that ascend"),
+    (lambda c: c["timing"]["step_times"][0]["times"]["rows"].reverse(), "step times need"),
+    (lambda c: c["acceptance"]["by_depth"][0]["levels"].reverse(), "never fall"),
+    (lambda c: c["acceptance"]["by_depth"][0]["edges"].pop(), "one level more than edges"),
+    (lambda c: c["acceptance"].update(stages={}), "stages is no list"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), BROKEN)
+def test_a_broken_file_is_one_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    path = tmp_path / "bank.json"
+    content = json.loads(bank_text(bank_for(MADE_FOR)))
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtefactError, match=said) as caught:
+        read_bank(path)
+    assert str(caught.value).startswith(str(path))
+    assert str(caught.value).endswith("; make it again with `entmtp calibrate`")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", "[" * 100_000])
+def test_what_is_no_bank_at_all(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bank.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ArtefactError, match=r"bank\.json is broken"):
+        read_bank(path)
+    with pytest.raises(ArtefactError, match=r"there is no bank .*none\.json; make one with"):
+        read_bank(tmp_path / "none.json")
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    write_bank(bank_for(MADE_FOR), path)
+    old = path.read_bytes()
+    timing = replace(bank_for(MADE_FOR).timing, rates={"throughput": float("inf")})
+    with pytest.raises(ArtefactError, match="all must be finite"):
+        write_bank(bank_for(MADE_FOR, timing=timing), path)
+    timing = replace(timing, rates={}, oracle_bounds={"x": True})  # type: ignore[dict-item]
+    with pytest.raises(ArtefactError, match=r"cannot be written to .*oracle_bounds\.x is True"):
+        write_bank(bank_for(MADE_FOR, timing=timing), path)
+    assert path.read_bytes() == old
+    assert [each.name for each in tmp_path.iterdir()] == ["bank.json"]
