@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.trace import MISS, RankTrace
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree, full
 
 RISING = StepTimes((1, 8, 16, 64), (1.0, 1.2, 1.5, 4.0), (0.0, 0.02, 0.04, 0.06), 0.1)

@@ -12,11 +12,11 @@ from entmtp.calibrate.bands import best_in_bands
 from entmtp.calibrate.banks import MAX_TREES, as_published, for_choosing
 from entmtp.calibrate.best import frontier
 from entmtp.calibrate.greedy import grow_all, replay_rollout
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.options import bank_options
 from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS, RankTrace
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import ROOT, Tree, chain
 from made_traces import FLAT, RISING, by_chance, by_hand
 

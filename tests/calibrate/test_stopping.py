@@ -10,7 +10,6 @@ import pytest
 
 from entmtp.calibrate.banks import for_choosing
 from entmtp.calibrate.chooser import Stops
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.options import Options
 from entmtp.calibrate.perstep import worths
 from entmtp.calibrate.sizes import fit_per_step, size_options
@@ -23,6 +22,7 @@ from entmtp.calibrate.stages import (
 from entmtp.calibrate.stopping import Stages, fit_stops, levels_of
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import halves, row_tokens
+from entmtp.scheduler.times import StepTimes
 from made_traces import by_chance, by_hand
 
 DEAR = StepTimes((1, 8, 16, 64), (1.0, 1.2, 1.5, 4.0), (0.0, 0.25, 0.5, 0.75), 0.1)

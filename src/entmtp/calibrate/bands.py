@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from entmtp.calibrate.best import MAX_NODES, PathTable
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import bins_of, quantile_edges
 from entmtp.calibrate.options import Options, bank_options
 from entmtp.calibrate.scores import Score
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, row_ends
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import ROOT, Tree
 
 DOUBT = 1.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 from entmtp.calibrate.bands import best_in_bands
 from entmtp.calibrate.best import frontier
 from entmtp.calibrate.greedy import grow_all, replay_rollout
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.recalibrate import published_frontier
 from entmtp.calibrate.scores import scores
 from entmtp.calibrate.throughput import evaluate, published_bank, sure_bank
 from entmtp.calibrate.trace import RankTrace
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import ROOT, Tree
 
 NUM_BANDS = 6

@@ -26,7 +26,6 @@ from entmtp.calibrate.fit import (
     ladder_choice,
 )
 from entmtp.calibrate.intervals import half_width, redraws
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.options import Options, bank_options, fastest, greedy
 from entmtp.calibrate.perstep import worths
@@ -40,6 +39,7 @@ from entmtp.calibrate.stages import (
 )
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import halves, row_tokens
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
 MakeBank = Callable[[RankTrace], Sequence[Tree]]

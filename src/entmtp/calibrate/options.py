@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, accepted_at, next_starts, row_tokens
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
 Choose = Callable[[Places, Places], Places]

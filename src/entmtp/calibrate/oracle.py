@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from entmtp.calibrate.chooser import NodeValues
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.options import Options, bank_options, fastest, greedy
 from entmtp.calibrate.perstep import accepted_with, true_places, worths
 from entmtp.calibrate.throughput import Prediction, evaluate
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import Places, futures, row_tokens, visited
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import ROOT, Tree
 
 

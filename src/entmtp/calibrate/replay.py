@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from entmtp.calibrate.trace import RankTrace
 from entmtp.scheduler import Signals, StepChoice, TreePolicy, places_in
-from entmtp.trees import Path, Tree, replay
+from entmtp.trees import Part, Path, Tree, replay
 from entmtp.trees.replay import Counts
 
 
@@ -128,7 +128,8 @@ def _ask(trace: RankTrace, start: int, choice: StepChoice) -> tuple[Tree, int]:
     if choice.stops_draft:
         wishes = (choice.goes_on(depth, log_probs) for depth in range(1, levels))
         levels = next((d for d, wish in enumerate(wishes, start=1) if not wish), levels)
-    return choice.choose(log_probs), levels
+    chosen = choice.choose(log_probs)
+    return chosen.tree if isinstance(chosen, Part) else chosen, levels
 
 
 def _matched(ranks: Sequence[int], tree: Tree) -> int:

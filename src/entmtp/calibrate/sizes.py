@@ -18,11 +18,11 @@ import numpy as np
 
 from entmtp.calibrate.chooser import NodeValues
 from entmtp.calibrate.fit import settle
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.options import Options
 from entmtp.calibrate.perstep import accepted_with, fit_node_values, true_places, worths
 from entmtp.calibrate.trace import RankTrace
+from entmtp.scheduler.times import StepTimes
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 """To choose from where only some are kept"""

@@ -13,7 +13,6 @@ import numpy as np
 
 from entmtp.calibrate.chooser import ExpectedAccept, StagedAccept, StagedNodes
 from entmtp.calibrate.fit import expected_accept, fit_expected
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.options import Options, bank_options
 from entmtp.calibrate.perstep import fit_node_values, worths
@@ -21,6 +20,7 @@ from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.sizes import Sized, size_options
 from entmtp.calibrate.stopping import MakeStages, Stages, fit_stops, levels_of
 from entmtp.calibrate.trace import RankTrace
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from entmtp.calibrate.intervals import half_width, redraws
-from entmtp.calibrate.latency import StepTimes
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.recalibrate import TOLERANCE
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, halves, row_tokens, rows_of, visited
+from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
 
