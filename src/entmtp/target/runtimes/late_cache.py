@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from entmtp.target.cache import KVCache
+from entmtp.target.masks import additive
 
 BLOCK = 128
 """Rows by which memory grows while it is small; later an eighth of it, or less."""
@@ -43,6 +44,19 @@ class LateCache(KVCache):
         """Keys of each layer, then values: `[B, N, C, D]`, contiguous, garbage included."""
         layers = [self.layer(index) for index in range(len(self._allocation.layout))]
         return [keys for keys, _ in layers] + [values for _, values in layers]
+
+    def additive_mask(self, among: torch.Tensor) -> torch.Tensor:
+        """Visibility as float32 numbers to add `[B, 1, T, C + T]`: committed rows, then new ones.
+
+        Args:
+            among: `[B, T, T]` bool: which of the new rows see which.
+        """
+        batch, rows, _ = among.shape
+        lengths = torch.tensor(self.lengths)[:, None]
+        past = (torch.arange(self.capacity) < lengths)[:, None].expand(batch, rows, -1)
+        mask = additive(torch.cat([past, among], -1)[:, None], torch.float32)
+        assert mask is not None, "there is a mask"
+        return mask
 
     def offer(self, rows: NewRows) -> None:
         """Take what a forward computed; it is forgotten at the next one unless it is kept."""
