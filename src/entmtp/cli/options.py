@@ -72,9 +72,10 @@ class TargetOptions(LoadOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            metavar="auto|eager|openvino",
-            help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
-            " that name; auto: openvino where it can be used.",
+            metavar="auto|eager|compiled|openvino",
+            help="What computes. eager: PyTorch; compiled: its layers as machine code for CPUs,"
+            " needs a C++ compiler once; openvino: a graph for CPUs, needs the extra of that name;"
+            " auto: the fastest that is ready.",
         ),
     ] = "eager"
 

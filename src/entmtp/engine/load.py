@@ -31,8 +31,8 @@ def load(
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
         dtype: `bfloat16`, `float32` (speculative output equals plain output to the token),
-            `float16`, or `int8` (the openvino runtime).
-        runtime: `eager` (PyTorch), `openvino`, or `auto`: openvino where it is installed and fits.
+            `float16`, or `int8` (the runtimes openvino and compiled).
+        runtime: `eager` (PyTorch), `compiled`, `openvino`, or `auto`: the fastest that is ready.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.

@@ -194,3 +194,12 @@ def make_plan(target: TargetModel, number_format: str) -> Plan:
     config = target.config.to_json_string()
     description = "\n".join([config, str(can_pack(dtype)), *(each.kind for each in regions)])
     return Plan(body, regions, number_format, place_of(description, number_format))
+
+
+def is_made(target: TargetModel, number_format: str) -> bool:
+    """Whether the cache has what would be compiled.
+
+    Raises:
+        ModelRefused: the layers cannot be taken out of this model.
+    """
+    return make_plan(target, number_format).place.is_made

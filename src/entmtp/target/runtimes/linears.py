@@ -66,6 +66,7 @@ class Int8Linear(nn.Module):
 
     weight: torch.Tensor  # [O, I] int8
     scale: torch.Tensor  # [O]
+    bias: torch.Tensor | None  # [O]
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()

@@ -103,8 +103,8 @@ def region_attention(
             f"the compiled runtime does not compute attention with {', '.join(unknown)}; use"
             " --runtime eager"
         )
-    rows = (part.float() for part in (query, key, value))
-    output, _ = chain_attention(module, *rows, attention_mask, scaling)
+    query32, key32, value32 = query.float(), key.float(), value.float()
+    output, _ = chain_attention(module, query32, key32, value32, attention_mask, scaling)
     return output.to(query.dtype), None
 
 
@@ -146,11 +146,11 @@ def with_region_attention(body: nn.Module) -> Any:
     copied = twin(body, lambda _: None)
     configs: dict[int, Any] = {}
     for part in copied.modules():
-        config = getattr(part, "config", None)
+        config: Any = getattr(part, "config", None)
         if hasattr(config, "_attn_implementation"):
             ours = configs.setdefault(id(config), copy.copy(config))
             ours._attn_implementation = REGION_ATTENTION
-            part.config = ours
+            part.__dict__["config"] = ours
     return copied
 
 
@@ -194,7 +194,7 @@ class RegionFunction(nn.Module):
 
     def __init__(self, layer: nn.Module, call: Call, names: Sequence[str]) -> None:
         super().__init__()
-        self.__dict__["_layer"] = layer  # no submodule: its weights come as inputs
+        self._layer = (layer,)  # no submodule: its weights come as inputs
         self._call = call
         self._names = names
 
@@ -205,7 +205,7 @@ class RegionFunction(nn.Module):
         args = tuple(flow if isinstance(each, Cache) else each for each in args)
         kwargs = {k: flow if isinstance(each, Cache) else each for k, each in kwargs.items()}
         weights = dict(zip(self._names, values, strict=True))
-        output = torch.func.functional_call(self._layer, weights, args, kwargs)
+        output = torch.func.functional_call(self._layer[0], weights, args, kwargs)
         return (*_tensors(output), *flow.new[0])
 
 
