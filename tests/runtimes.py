@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from entmtp.data.cache import silent
 from entmtp.target import TargetModel
+from entmtp.target.runtimes.compiled import CompiledTarget
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 from fixtures import tiny
 
@@ -20,12 +23,21 @@ needs_openvino = pytest.mark.skipif(
     find_spec("openvino") is None, reason="openvino is not installed: pip install entmtp[openvino]"
 )
 
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="there is no g++ to compile with"
+)
+RUNTIMES = (
+    pytest.param("openvino", marks=needs_openvino),
+    pytest.param("compiled", marks=[needs_compiler, pytest.mark.slow]),
+)
+
 
 @contextmanager
 def graphs_in(folder: Path) -> Iterator[None]:
     """Export to `folder` instead of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("entmtp.target.runtimes.artefact.cache_dir", lambda: folder)
+        for room in ("artefact", "packages", "choice"):
+            patch.setattr(f"entmtp.target.runtimes.{room}.cache_dir", lambda: folder)
         yield
 
 
@@ -37,3 +49,25 @@ def on_openvino(
     target = tiny(arch, vocab_size=vocab_size, max_length=length)
     with tempfile.TemporaryDirectory() as folder, graphs_in(Path(folder)):
         return OpenVinoTarget(target, number_format, silent)
+
+
+@lru_cache
+def _packages() -> tempfile.TemporaryDirectory[str]:
+    """Compiled layers of this session. They take seconds each, and serve any weights."""
+    return tempfile.TemporaryDirectory(prefix="entmtp-packages-")
+
+
+@lru_cache
+def on_compiled(
+    arch: str = "llama", number_format: str = "float32", *, vocab_size: int = 8, length: int = 256
+) -> TargetModel:
+    """The tiny model of `fixtures` in compiled PyTorch."""
+    target = tiny(arch, vocab_size=vocab_size, max_length=length)
+    with graphs_in(Path(_packages().name)):
+        return CompiledTarget(target, number_format, silent)
+
+
+def on(runtime: str, arch: str = "llama", number_format: str = "float32", **sizes: int) -> Any:
+    """The tiny model on a runtime by its name."""
+    make = {"openvino": on_openvino, "compiled": on_compiled}[runtime]
+    return make(arch, number_format, **sizes)
