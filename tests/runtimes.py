@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -59,15 +58,18 @@ def _packages() -> tempfile.TemporaryDirectory[str]:
 
 @lru_cache
 def on_compiled(
-    arch: str = "llama", number_format: str = "float32", *, vocab_size: int = 8, length: int = 256
+    arch: str = "llama", number_format: str = "float32", *, vocab_size: int = 8
 ) -> TargetModel:
-    """The tiny model of `fixtures` in compiled PyTorch."""
-    target = tiny(arch, vocab_size=vocab_size, max_length=length)
+    """The tiny model of `fixtures` in compiled PyTorch, as long as any test wants it."""
+    target = tiny(arch, vocab_size=vocab_size, max_length=1024)
     with graphs_in(Path(_packages().name)):
         return CompiledTarget(target, number_format, silent)
 
 
-def on(runtime: str, arch: str = "llama", number_format: str = "float32", **sizes: int) -> Any:
+def on(
+    runtime: str, arch: str = "llama", number_format: str = "float32", length: int = 256
+) -> TargetModel:
     """The tiny model on a runtime by its name."""
-    make = {"openvino": on_openvino, "compiled": on_compiled}[runtime]
-    return make(arch, number_format, **sizes)
+    if runtime == "compiled":
+        return on_compiled(arch, number_format)
+    return on_openvino(arch, number_format, length=length)

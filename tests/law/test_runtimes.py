@@ -22,15 +22,29 @@ from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.trees import ROOT, Tree, chain, full, tree_buffers
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
-from runtimes import RUNTIMES, on
+from runtimes import RUNTIMES, needs_compiler, needs_openvino, on
 
-pytestmark = pytest.mark.parametrize("runtime", RUNTIMES)
+on_each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FORMATS = ("float32", "bfloat16", "int8")
 SPARSE = Tree.from_paths([(0,), (1,), (3,), (3, 2), (1, 5), (1, 6), (3, 2, 1), (1, 6, 7)])
 SHAPES = (ROOT, chain(1), chain(4), SPARSE, full(8, 2), full(3, 3))
 NUM_TOKENS = 24
+# Compiling takes seconds for each architecture and format: two of one, three of the other.
+IN_FLOAT32 = [
+    *(pytest.param("openvino", arch, marks=needs_openvino) for arch in ("llama", "qwen2", "qwen3")),
+    *(
+        pytest.param("compiled", arch, marks=[needs_compiler, pytest.mark.slow])
+        for arch in ("llama", "qwen2")
+    ),
+]
+CASES = [
+    *(pytest.param(*case.values, "float32", marks=case.marks) for case in IN_FLOAT32),
+    pytest.param("openvino", "llama", "bfloat16", marks=needs_openvino),
+    pytest.param("openvino", "qwen3", "int8", marks=needs_openvino),
+    pytest.param("compiled", "llama", "bfloat16", marks=[needs_compiler, pytest.mark.slow]),
+    pytest.param("compiled", "llama", "int8", marks=[needs_compiler, pytest.mark.slow]),
+]
 COMPILERS = {
     "openvino": ("openvino.Core.compile_model", "openvino.convert_model"),
     "compiled": ("torch.export.export", "torch._inductor.aoti_compile_and_package"),
@@ -61,15 +75,12 @@ def heads(arch: str) -> DraftHeads:
     return overfit_heads(tiny(arch), "hydra++", texts)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(("runtime", "arch"), IN_FLOAT32)
 def test_plain_equals_pytorch(runtime: str, arch: str) -> None:
     assert plain(on(runtime, arch)) == plain(tiny(arch))
 
 
-@pytest.mark.parametrize(
-    ("arch", "number_format"),
-    [*((arch, "float32") for arch in ARCHITECTURES), ("llama", "bfloat16"), ("qwen3", "int8")],
-)
+@pytest.mark.parametrize(("runtime", "arch", "number_format"), CASES)
 def test_the_law(runtime: str, arch: str, number_format: str) -> None:
     target = on(runtime, arch, number_format)
     engine = Engine(target, heads(arch), RandomPolicy(SHAPES), max_batch_size=1)
@@ -79,6 +90,7 @@ def test_the_law(runtime: str, arch: str, number_format: str) -> None:
     assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
 def test_sequences_that_come_and_go(runtime: str, number_format: str) -> None:
     target = on(runtime, "llama", number_format)
@@ -94,6 +106,7 @@ def test_sequences_that_come_and_go(runtime: str, number_format: str) -> None:
     assert engine.num_cache_bytes == 0
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
 def test_memory_grows_under_running_sequences(runtime: str, number_format: str) -> None:
     target = on(runtime, "llama", number_format, length=1024)
@@ -105,10 +118,11 @@ def test_memory_grows_under_running_sequences(runtime: str, number_format: str) 
     assert ids_of(run(engine, pairs)) == expected
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
 @torch.inference_mode()
 def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(runtime: str, number_format: str) -> None:
-    target = on(runtime, "qwen2", number_format)
+    target = on(runtime, "llama", number_format)
     generator = torch.Generator().manual_seed(1)
     prompt = torch.randint(8, (1, 37), generator=generator)
     path = (1, 6, 7)
@@ -129,6 +143,7 @@ def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(runtime: str, number_for
             cache.advance([1])
 
 
+@on_each_runtime
 def test_nothing_is_compiled_while_trees_change(
     runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

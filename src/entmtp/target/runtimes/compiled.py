@@ -4,7 +4,7 @@ Knows: which layers there are, in which form their weights are held, and what a 
 them. Does not know: how layers are found or compiled, trees, sampling.
 
 In every format each row of a product is computed alone (`linears`), and sums over keys run in the
-keys' order (`region_attention`), up to 384 keys; with more, the product adds in blocks whose
+keys' order (`flow`), up to 384 keys; with more, the product adds in blocks whose
 borders shift, and rows differ by rounding in float32.
 
 Dimension key: B batch · T rows · C past rows in memory · H hidden size · V vocabulary.
@@ -23,12 +23,12 @@ from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.export import shape_groups
+from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 from entmtp.target.runtimes.linears import Int8Linear, PackedLinear, can_pack, packed, twin
 from entmtp.target.runtimes.packages import Place, Source, place_of, stored_packages
 from entmtp.target.runtimes.regions import (
     AUTO,
-    Flow,
     Region,
     RegionFunction,
     Run,
@@ -187,9 +187,11 @@ def make_plan(target: TargetModel, number_format: str) -> Plan:
     Raises:
         ModelRefused: the layers cannot be taken out of this model.
     """
-    dtype, is_int8 = FORMATS[number_format]
+    dtype, _ = FORMATS[number_format]
     body = target.transformers_model.base_model
-    body = with_region_attention(copy.deepcopy(body).to(dtype) if is_int8 else body)
+    if target.dtype != dtype:  # compiled code does not ask for the type of what it is given
+        body = copy.deepcopy(body).to(dtype)
+    body = with_region_attention(body)
     regions = regions_of(body, target.layout)
     config = target.config.to_json_string()
     description = "\n".join([config, str(can_pack(dtype)), *(each.kind for each in regions)])

@@ -18,15 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 
 from entmtp.errors import ModelRefused
-from entmtp.target.attention import unknown_options
 from entmtp.target.cache import LayerShape
-from entmtp.target.runtimes.export import chain_attention
+from entmtp.target.runtimes.flow import REGION_ATTENTION, Flow, OneLayer
 from entmtp.target.runtimes.linears import twin
-
-REGION_ATTENTION = "entmtp-region"
 
 AUTO = torch.export.Dim.AUTO
 """Marks a size that is free."""
@@ -39,76 +36,6 @@ _SIZES = ((2, 5, 7), (3, 9, 19))
 _OWN_NAMES = frozenset({"layer_idx", "training", "forward"})
 """Attributes that may differ between layers of one kind."""
 _SIMPLE = (bool, int, float, str, type(None), tuple)
-
-
-class Flow(Cache):
-    """The cache of one forward: past rows as given, new rows collected."""
-
-    def __init__(self, past: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        super().__init__(layers=[])
-        self.past = past
-        self.new: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def update(
-        self,
-        key_states: torch.Tensor,  # [B, N, T, D]
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.new[layer_idx] = key_states, value_states
-        keys, values = self.past[layer_idx]
-        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
-
-    def stacked(self, layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """New keys and values `[L, B, N, T, D]` of layers of one shape."""
-        keys, values = zip(*(self.new[layer] for layer in layers), strict=True)
-        return torch.stack(keys), torch.stack(values)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.past[layer_idx][0].shape[2]
-
-
-class _OneLayer(Flow):
-    """The same for a layer alone, whatever its place."""
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return super().update(key_states, value_states, 0)
-
-
-def region_attention(
-    module: nn.Module,
-    query: torch.Tensor,  # [B, N·G, T, D]
-    key: torch.Tensor,  # [B, N, S, D]
-    value: torch.Tensor,  # [B, N, S, D]
-    attention_mask: torch.Tensor,  # [B, 1, T, S] additive, float32
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention in float32 whatever the format, its sums over keys in the keys' order.
-
-    Raises:
-        ModelRefused: the model passes an option that this function would have to drop.
-    """
-    if unknown := unknown_options(options):
-        raise ModelRefused(
-            f"the compiled runtime does not compute attention with {', '.join(unknown)}; use"
-            " --runtime eager"
-        )
-    query32, key32, value32 = query.float(), key.float(), value.float()
-    output, _ = chain_attention(module, query32, key32, value32, attention_mask, scaling)
-    return output.to(query.dtype), None
-
-
-AttentionInterface.register(REGION_ATTENTION, region_attention)
 
 
 class Call(NamedTuple):
@@ -201,7 +128,7 @@ class RegionFunction(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = iter(tensors)
         args, kwargs = _filled((self._call.args, self._call.kwargs), values)
-        flow = _OneLayer([(next(values), next(values))])
+        flow = OneLayer([(next(values), next(values))])
         args = tuple(flow if isinstance(each, Cache) else each for each in args)
         kwargs = {k: flow if isinstance(each, Cache) else each for k, each in kwargs.items()}
         weights = dict(zip(self._names, values, strict=True))
@@ -212,8 +139,11 @@ class RegionFunction(nn.Module):
 def stand_in(layer: nn.Module, place: int, call: Call, run: Run, weights: Tensors) -> nn.Module:
     """A layer that looks like `layer` and is computed by `run`."""
 
+    dtypes = [tensor.dtype for tensor in call.tensors()]
+
     def forward(*args: Any, **kwargs: Any) -> Any:
         given = [tensor.contiguous() for tensor in _tensors((args, kwargs))]
+        assert [tensor.dtype for tensor in given] == dtypes, "machine code reads what it is given"
         (flow,) = (each for each in (*args, *kwargs.values()) if isinstance(each, Flow))
         *output, keys, values = run([*given, *flow.past[place], *weights])
         flow.new[place] = keys, values
