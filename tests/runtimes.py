@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from entmtp.data.cache import silent
 from entmtp.heads import DraftHeads
 from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.target import TargetModel
+from entmtp.target.runtimes.compiled import CompiledTarget
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 from fixtures import tiny
 
@@ -23,12 +25,21 @@ needs_openvino = pytest.mark.skipif(
     find_spec("openvino") is None, reason="openvino is not installed: pip install entmtp[openvino]"
 )
 
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="there is no g++ to compile with"
+)
+RUNTIMES = (
+    pytest.param("openvino", marks=needs_openvino),
+    pytest.param("compiled", marks=[needs_compiler, pytest.mark.slow]),
+)
+
 
 @contextmanager
 def graphs_in(folder: Path) -> Iterator[None]:
     """Export to `folder` instead of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("entmtp.target.runtimes.artefact.cache_dir", lambda: folder)
+        for room in ("artefact", "packages", "choice"):
+            patch.setattr(f"entmtp.target.runtimes.{room}.cache_dir", lambda: folder)
         yield
 
 
@@ -48,3 +59,28 @@ def drafting_on_openvino(heads: DraftHeads, target: TargetModel) -> DraftHeads:
     with tempfile.TemporaryDirectory() as folder, graphs_in(Path(folder)):
         draft_on_openvino(fast, target, silent)
     return fast
+
+
+@lru_cache
+def _packages() -> tempfile.TemporaryDirectory[str]:
+    """Compiled layers of this session. They take seconds each, and serve any weights."""
+    return tempfile.TemporaryDirectory(prefix="entmtp-packages-")
+
+
+@lru_cache
+def on_compiled(
+    arch: str = "llama", number_format: str = "float32", *, vocab_size: int = 8
+) -> TargetModel:
+    """The tiny model of `fixtures` in compiled PyTorch, as long as any test wants it."""
+    target = tiny(arch, vocab_size=vocab_size, max_length=1024)
+    with graphs_in(Path(_packages().name)):
+        return CompiledTarget(target, number_format, silent)
+
+
+def on(
+    runtime: str, arch: str = "llama", number_format: str = "float32", length: int = 256
+) -> TargetModel:
+    """The tiny model on a runtime by its name."""
+    if runtime == "compiled":
+        return on_compiled(arch, number_format)
+    return on_openvino(arch, number_format, length=length)

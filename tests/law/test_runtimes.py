@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from draft_heads import overfit_heads, random_heads
 from entmtp.decode import Sampling
@@ -21,15 +22,34 @@ from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.trees import ROOT, Tree, chain, full, tree_buffers
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
-from runtimes import drafting_on_openvino, needs_openvino, on_openvino
+from runtimes import RUNTIMES, drafting_on_openvino, needs_compiler, needs_openvino, on, on_openvino
 
-pytestmark = needs_openvino
+on_each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FORMATS = ("float32", "bfloat16", "int8")
 SPARSE = Tree.from_paths([(0,), (1,), (3,), (3, 2), (1, 5), (1, 6), (3, 2, 1), (1, 6, 7)])
 SHAPES = (ROOT, chain(1), chain(4), SPARSE, full(8, 2), full(3, 3))
 NUM_TOKENS = 24
+# Compiling takes seconds for each architecture and format: two of one, three of the other.
+IN_FLOAT32 = [
+    *(pytest.param("openvino", arch, marks=needs_openvino) for arch in ("llama", "qwen2", "qwen3")),
+    *(
+        pytest.param("compiled", arch, marks=[needs_compiler, pytest.mark.slow])
+        for arch in ("llama", "qwen2")
+    ),
+]
+CASES = [
+    *(pytest.param(*case.values, "float32", marks=case.marks) for case in IN_FLOAT32),
+    pytest.param("openvino", "llama", "bfloat16", marks=needs_openvino),
+    pytest.param("openvino", "qwen3", "int8", marks=needs_openvino),
+    pytest.param("compiled", "llama", "bfloat16", marks=[needs_compiler, pytest.mark.slow]),
+    pytest.param("compiled", "llama", "int8", marks=[needs_compiler, pytest.mark.slow]),
+]
+COMPILERS = {
+    "openvino": ("openvino.Core.compile_model", "openvino.convert_model"),
+    "compiled": ("torch.export.export", "torch._inductor.aoti_compile_and_package"),
+}
+"""Whatever makes code on each runtime."""
 
 
 @lru_cache
@@ -55,17 +75,14 @@ def heads(arch: str) -> DraftHeads:
     return overfit_heads(tiny(arch), "hydra++", texts)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_plain_equals_pytorch(arch: str) -> None:
-    assert plain(on_openvino(arch)) == plain(tiny(arch))
+@pytest.mark.parametrize(("runtime", "arch"), IN_FLOAT32)
+def test_plain_equals_pytorch(runtime: str, arch: str) -> None:
+    assert plain(on(runtime, arch)) == plain(tiny(arch))
 
 
-@pytest.mark.parametrize(
-    ("arch", "number_format"),
-    [*((arch, "float32") for arch in ARCHITECTURES), ("llama", "bfloat16"), ("qwen3", "int8")],
-)
-def test_the_law(arch: str, number_format: str) -> None:
-    target = on_openvino(arch, number_format)
+@pytest.mark.parametrize(("runtime", "arch", "number_format"), CASES)
+def test_the_law(runtime: str, arch: str, number_format: str) -> None:
+    target = on(runtime, arch, number_format)
     engine = Engine(target, heads(arch), RandomPolicy(SHAPES), max_batch_size=1)
     results = run(engine, requests())
     assert ids_of(results) == plain(target)
@@ -73,6 +90,7 @@ def test_the_law(arch: str, number_format: str) -> None:
     assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
 
 
+@needs_openvino
 @pytest.mark.parametrize("number_format", FORMATS)
 @pytest.mark.parametrize("kind", ["medusa", "hydra++"])
 def test_the_law_with_heads_that_draft_there(kind: str, number_format: str) -> None:
@@ -86,9 +104,10 @@ def test_the_law_with_heads_that_draft_there(kind: str, number_format: str) -> N
     assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
-def test_sequences_that_come_and_go(number_format: str) -> None:
-    target = on_openvino("llama", number_format)
+def test_sequences_that_come_and_go(runtime: str, number_format: str) -> None:
+    target = on(runtime, "llama", number_format)
     engine = Engine(target, heads("llama"), RandomPolicy(SHAPES), max_batch_size=5)
     ids = [engine.add(prompt, params) for prompt, params in requests()[:6]]
     engine.step()
@@ -101,9 +120,10 @@ def test_sequences_that_come_and_go(number_format: str) -> None:
     assert engine.num_cache_bytes == 0
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
-def test_memory_grows_under_running_sequences(number_format: str) -> None:
-    target = on_openvino("llama", number_format, length=1024)
+def test_memory_grows_under_running_sequences(runtime: str, number_format: str) -> None:
+    target = on(runtime, "llama", number_format, length=1024)
     prompts = random_prompts(3, 8, longest=20, seed=7)
     prompts[0] += random_prompts(1, 8, longest=700, seed=8)[0][: 5 * BLOCK]
     pairs = [(prompt, GenerationParams(BLOCK // 2 + 50 * i)) for i, prompt in enumerate(prompts)]
@@ -112,10 +132,11 @@ def test_memory_grows_under_running_sequences(number_format: str) -> None:
     assert ids_of(run(engine, pairs)) == expected
 
 
+@on_each_runtime
 @pytest.mark.parametrize("number_format", FORMATS)
 @torch.inference_mode()
-def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(number_format: str) -> None:
-    target = on_openvino("qwen2", number_format)
+def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(runtime: str, number_format: str) -> None:
+    target = on(runtime, "llama", number_format)
     generator = torch.Generator().manual_seed(1)
     prompt = torch.randint(8, (1, 37), generator=generator)
     path = (1, 6, 7)
@@ -136,14 +157,17 @@ def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(number_format: str) -> N
             cache.advance([1])
 
 
-def test_nothing_is_compiled_while_trees_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    import openvino as ov
-
-    target = on_openvino("llama", length=1024)
+@on_each_runtime
+def test_nothing_is_compiled_while_trees_change(
+    runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = on(runtime, "llama", length=1024)
     engine = Engine(target, random_heads(tiny(), "medusa"), RandomPolicy(SHAPES))
     compiled = []
-    monkeypatch.setattr(ov.Core, "compile_model", lambda *_: compiled.append(1))
-    monkeypatch.setattr(ov, "convert_model", lambda *_: compiled.append(1))
+    for place in COMPILERS[runtime]:
+        monkeypatch.setattr(place, lambda *_, **__: compiled.append(1))
+    traced = counters["stats"]["unique_graphs"]
     result = engine.generate([1, 2, 3], GenerationParams(3 * BLOCK + 200))
     assert result.stats.num_drafts >= 200
     assert not compiled
+    assert counters["stats"]["unique_graphs"] == traced

@@ -46,9 +46,14 @@ def of_roster(name: str, **changes: object) -> TargetModel:
 @pytest.mark.parametrize(
     ("runtime", "number_format", "message"),
     [
-        ("fast", "float32", "unknown runtime 'fast'; expected one of auto, eager, openvino"),
-        ("eager", "int8", "int8 needs --runtime openvino"),
+        (
+            "fast",
+            "float32",
+            "unknown runtime 'fast'; expected one of auto, eager, compiled, openvino",
+        ),
+        ("eager", "int8", "int8 needs --runtime openvino or compiled"),
         pytest.param("openvino", "float16", "it has no float16", marks=needs_openvino),
+        ("compiled", "float16", "it has no float16"),
     ],
 )
 def test_what_cannot_be_is_refused_early(runtime: str, number_format: str, message: str) -> None:
@@ -60,7 +65,11 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entmtp.target.runtimes.find_spec", lambda _: None)
     said: list[str] = []
     assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "eager"
-    assert said == ["runtime eager: openvino is not installed (pip install 'entmtp[openvino]')"]
+    assert said[0].startswith("not tried: openvino: openvino is not installed (pip install")
+    assert said[0].endswith(
+        "; compiled: it would compile for a minute first (do so: --runtime compiled)"
+    )
+    assert said[1:] == ["runtime eager: nothing else is ready"]
     for runtime, number_format in (("openvino", "float32"), ("auto", "int8")):
         with pytest.raises(BadInput, match="openvino is not installed"):
             on_runtime(target(), runtime, number_format, self_check, silent)
@@ -69,15 +78,16 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_openvino
 def test_auto_says_what_it_picked_and_why() -> None:
     said: list[str] = []
-    assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "openvino"
-    assert said[0].startswith("runtime openvino, float32: it is installed")
+    picked = on_runtime(target(), "auto", "float32", self_check, said.append).runtime
+    assert "probing the runtimes openvino, eager" in said
+    assert said[-1].startswith(f"runtime {picked}: ")
     best = on_runtime(target(), "auto", "auto", self_check, said.append)
     assert (best.runtime, best.number_format) == ("openvino", "int8")
     plain = on_runtime(target(), "eager", "auto", self_check, said.append)
     assert (plain.runtime, plain.number_format) == ("eager", "float32")
     said.clear()
     assert on_runtime(target(), "auto", "float16", self_check, said.append).runtime == "eager"
-    assert said[0].startswith("runtime eager: it has no float16")
+    assert said[0].startswith("not tried: openvino: it has no float16")
 
 
 @needs_openvino
@@ -91,10 +101,29 @@ def test_auto_falls_back_aloud(
     with caplog.at_level(logging.WARNING):
         assert on_runtime(target(), "auto", "float32", self_check, silent).runtime == "eager"
     assert len(caplog.records) == 1
-    assert "falling back to runtime eager" in caplog.text
+    assert "falling back from runtime openvino" in caplog.text
     assert "no such operation" in caplog.text
     with pytest.raises(ModelRefused, match="no such operation"):
         on_runtime(target(), "openvino", "float32", self_check, silent)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, graphs: Path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BadInput, match=r"a C\+\+ compiler .* no-such-compiler is not found"):
+        on_runtime(target(), "compiled", "float32", self_check, silent)
+    assert list(graphs.iterdir()) == []
+
+
+def test_a_failed_compilation_is_one_line_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, graphs: Path
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("C++ compile error\n\nCommand: ...")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", broken)
+    with pytest.raises(ModelRefused, match=r"the compiled runtime .*C\+\+ compile error\); use"):
+        on_runtime(target(), "compiled", "float32", self_check, silent)
+    assert list(graphs.iterdir()) == []
 
 
 @needs_openvino

@@ -68,10 +68,11 @@ class TargetOptions(LoadOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            metavar="auto|eager|openvino",
+            metavar="auto|eager|compiled|openvino",
             envvar="ENTMTP_RUNTIME",
-            help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
-            " that name; auto: openvino where it can be used.",
+            help="What computes. eager: PyTorch; compiled: its layers as machine code for CPUs,"
+            " needs a C++ compiler once; openvino: a graph for CPUs, needs the extra of that name;"
+            " auto: the fastest that is ready.",
         ),
     ] = "auto"
 

@@ -30,10 +30,10 @@ def load(
             published ones included.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
-        dtype: `float32` and `int8` (openvino; it rounds the weights), in which speculative output
-            equals plain output to the token; `bfloat16`, `float16`; or `auto`: int8 on openvino,
-            else bfloat16.
-        runtime: `eager` (PyTorch), `openvino`, or `auto`: openvino where it is installed and fits.
+        dtype: `float32` and `int8` (openvino, compiled; it rounds the weights), in which
+            speculative output equals plain output to the token; `bfloat16`, `float16`; or `auto`:
+            int8 on those, else bfloat16.
+        runtime: `eager` (PyTorch), `compiled`, `openvino`, or `auto`: the fastest that is ready.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.

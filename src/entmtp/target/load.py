@@ -25,7 +25,7 @@ from entmtp.target.gguf_file import LOAD_ERRORS, check_num_layers, first_line, q
 from entmtp.target.layout import takes_our_attention
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainTarget
-from entmtp.target.runtimes import must_be_openvino, on_runtime, parse_runtime
+from entmtp.target.runtimes import must_be_fast, on_runtime, parse_runtime
 from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
 
@@ -86,9 +86,9 @@ def load_target(
     except ModelRefused as error:
         if not allow_plain:
             raise
-        if must_be_openvino(runtime, dtype):
+        if must_be_fast(runtime, dtype):
             raise BadInput(
-                f"the openvino runtime takes no model for plain decoding only ({error}); use"
+                f"only the eager runtime takes a model for plain decoding only ({error}); use"
                 " --runtime eager, and another --dtype than int8"
             ) from error
         progress(f"plain decoding only: {error}")

@@ -15,26 +15,43 @@ Knows: which runtime fits what was asked for. Does not know: how one works.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, EntmtpError, ModelRefused
 from entmtp.target.architecture import FULL
+from entmtp.target.gguf_file import first_line
 from entmtp.target.model import TargetModel
 from entmtp.target.output import is_plain
-from entmtp.target.runtimes.openvino import FORMATS, OpenVinoTarget
+from entmtp.target.runtimes import compiled, openvino
+from entmtp.target.runtimes.choice import fastest
+from entmtp.target.runtimes.compiled import CompiledTarget
+from entmtp.target.runtimes.openvino import OpenVinoTarget
 
-RUNTIMES = ("auto", "eager", "openvino")
+RUNTIMES = ("auto", "eager", "compiled", "openvino")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
 AUTO = "auto"
 """The format that a runtime is best at."""
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
-_log = logging.getLogger(__name__)
+class _Fast(NamedTuple):
+    """A runtime that is not PyTorch as it comes."""
+
+    make: Callable[[TargetModel, str, Progress], TargetModel]
+    formats: tuple[str, ...]
+
+
+_FAST = {
+    "openvino": _Fast(OpenVinoTarget, tuple(openvino.FORMATS)),
+    "compiled": _Fast(CompiledTarget, tuple(compiled.FORMATS)),
+}
+"""In order of preference."""
+_ERRORS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+"""What tracers and compilers raise at a model that they cannot take."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 def parse_runtime(name: str, number_format: str) -> str:
@@ -43,17 +60,17 @@ def parse_runtime(name: str, number_format: str) -> str:
         raise BadInput(f"unknown runtime {name!r}; expected one of {', '.join(RUNTIMES)}")
     if name == "eager" and number_format == INT8:
         raise BadInput(
-            "int8 needs --runtime openvino, where a command has it; else choose another --dtype"
+            f"int8 needs --runtime {' or '.join(_FAST)}, where a command has it; else choose"
+            " another --dtype"
         )
-    missing = _missing(_format_on_openvino(number_format))
-    if missing and must_be_openvino(name, number_format):
-        raise BadInput(f"the openvino runtime cannot be used: {missing}")
+    if name in _FAST and (missing := _missing(name, _fast_format(number_format))):
+        raise BadInput(f"the {name} runtime cannot be used: {missing}")
     return name
 
 
-def must_be_openvino(runtime: str, number_format: str) -> bool:
-    """Whether nothing else will do."""
-    return runtime == "openvino" or number_format == INT8
+def must_be_fast(runtime: str, number_format: str) -> bool:
+    """Whether PyTorch as it comes will not do."""
+    return runtime in _FAST or number_format == INT8
 
 
 def on_runtime(
@@ -66,61 +83,103 @@ def on_runtime(
     """`target` itself or its like on another runtime, checked either way.
 
     Raises:
-        BadInput: the runtime that was asked for does not serve this target.
+        BadInput: no runtime that was asked for serves this target.
         ModelRefused: the model fails the check.
     """
     parse_runtime(runtime, number_format)
-    is_demanded = must_be_openvino(runtime, number_format)
-    number_format = _format_on_openvino(number_format)
-    reason = _missing(number_format) or _misfit(target)
-    if reason and is_demanded:
-        raise BadInput(f"the openvino runtime cannot be used: {reason}; use --runtime eager")
-    if runtime == "eager" or reason:
-        if runtime == "auto":
-            progress(f"runtime eager: {reason}")
-        check(target)
-        return target
     if runtime == "auto":
-        progress(f"runtime openvino, {number_format}: it is installed and has the model's layers")
-    try:
-        fast = _on_openvino(target, number_format, progress)
-        check(fast)
-    except EntmtpError as error:
-        if is_demanded:
-            raise
-        check(target)
-        _log.warning("falling back to runtime eager, which is slower: %s", error)
-        return target
-    return fast
+        return _pick(target, number_format, check, progress)
+    if runtime in _FAST:
+        number_format = _fast_format(number_format)
+        if reason := _misfit(target):
+            raise BadInput(f"the {runtime} runtime cannot be used: {reason}; use --runtime eager")
+        return _checked(_made(target, runtime, number_format, progress), check)
+    return _checked(target, check)
 
 
-def _format_on_openvino(number_format: str) -> str:
-    """What `auto` is there: the fastest, and exact."""
+def _pick(
+    target: TargetModel,
+    number_format: str,
+    check: Callable[[TargetModel], None],
+    progress: Progress,
+) -> TargetModel:
+    """The fastest of what is ready; why something is not is said.
+
+    The format is settled before the race: what a model says must not hang on a stopwatch.
+    """
+    reasons = {}
+    candidates: dict[str, Callable[[], TargetModel]] = {}
+    wanted = _fast_format(number_format)
+    for name in _FAST:
+        if reason := _unready(target, name, wanted):
+            reasons[name] = reason
+        else:
+            candidates[name] = _maker(target, name, wanted, check, progress)
+    if number_format not in (INT8, AUTO) or (number_format == AUTO and not candidates):
+        candidates["eager"] = lambda: _checked(target, check)
+    said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    if not candidates:
+        raise BadInput(f"no runtime for {number_format} is ready ({said})")
+    if said:
+        progress(f"not tried: {said}")
+    return fastest(candidates, target.fingerprint, wanted, progress)
+
+
+def _fast_format(number_format: str) -> str:
+    """What `auto` is on a runtime that has int8: the fastest, and exact."""
     return INT8 if number_format == AUTO else number_format
 
 
-def _on_openvino(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
-    """Raises ModelRefused: OpenVINO cannot make a graph of it, or not compile that."""
+def _maker(
+    target: TargetModel,
+    name: str,
+    number_format: str,
+    check: Callable[[TargetModel], None],
+    progress: Progress,
+) -> Callable[[], TargetModel]:
+    return lambda: _checked(_made(target, name, number_format, progress), check)
+
+
+def _checked(target: TargetModel, check: Callable[[TargetModel], None]) -> TargetModel:
+    check(target)
+    return target
+
+
+def _made(target: TargetModel, name: str, number_format: str, progress: Progress) -> TargetModel:
+    """Raises ModelRefused: the runtime cannot make code of it."""
     try:
-        return OpenVinoTarget(target, number_format, progress)
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        return _FAST[name].make(target, number_format, progress)
+    except _ERRORS as error:
         raise ModelRefused(
-            f"the openvino runtime cannot compute {target.config.model_type} in {number_format}"
-            f" ({type(error).__name__}: {' '.join(str(error).split())}); use --runtime eager"
+            f"the {name} runtime cannot compute {target.config.model_type} in {number_format}"
+            f" ({type(error).__name__}: {first_line(error)}); use --runtime eager"
         ) from error
 
 
-def _missing(number_format: str) -> str | None:
-    """Why openvino cannot be used here, whatever the model."""
-    if find_spec("openvino") is None:
+def _missing(name: str, number_format: str) -> str | None:
+    """Why a runtime cannot be used here, whatever the model."""
+    if name == "openvino" and find_spec("openvino") is None:
         return "openvino is not installed (pip install 'entmtp[openvino]')"
-    if number_format not in FORMATS:
-        return f"it has no {number_format}; expected one of {', '.join(FORMATS)}"
+    if number_format not in (formats := _FAST[name].formats):
+        return f"it has no {number_format}; expected one of {', '.join(formats)}"
     return None
 
 
+def _unready(target: TargetModel, name: str, number_format: str) -> str | None:
+    """Why a runtime cannot be had for this target within seconds."""
+    if reason := _missing(name, number_format) or _misfit(target):
+        return reason
+    if name == "openvino":
+        return None
+    try:
+        is_made = compiled.is_made(target, number_format)
+    except (EntmtpError, *_ERRORS) as error:
+        return first_line(error)
+    return None if is_made else "it would compile for a minute first (do so: --runtime compiled)"
+
+
 def _misfit(target: TargetModel) -> str | None:
-    """Why openvino cannot be used for this target."""
+    """Why nothing but PyTorch as it comes can be used for this target."""
     if target.device.type != "cpu":
         return f"it is for CPUs, and the model is on {target.device}"
     if kinds := target.architecture.kinds - {FULL}:
@@ -142,4 +201,11 @@ def _experts(target: TargetModel) -> str | None:
     return next((name for name in _EXPERTS if (settings.get(name) or 0) > 1), None)
 
 
-__all__ = ["RUNTIMES", "OpenVinoTarget", "must_be_openvino", "on_runtime", "parse_runtime"]
+__all__ = [
+    "RUNTIMES",
+    "CompiledTarget",
+    "OpenVinoTarget",
+    "must_be_fast",
+    "on_runtime",
+    "parse_runtime",
+]
