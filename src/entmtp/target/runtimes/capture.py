@@ -1,0 +1,139 @@
+"""Functions of tensors made into CUDA graphs, one for each set of shapes.
+
+Knows: static inputs and outputs, capturing, replaying. Does not know: what a function computes.
+
+Replaying a graph runs the same kernels on the same addresses. So what goes in is copied to *static*
+tensors first, and what comes out lies in static tensors that the next replay overwrites. Those are
+ordinary memory: the graphs of one `Captures` share a pool for what lies between, and may then be
+replayed in any order.
+
+A function that can be captured is *graph-safe*: its shapes follow from its inputs' shapes, and it
+reads no value of a tensor on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+Tensors = tuple[torch.Tensor, ...]
+Function = Callable[..., Tensors]
+"""Tensors in, tensors out."""
+
+_WARM_UPS = 2
+"""Runs in front of a capture: libraries allocate and choose kernels in the first ones."""
+
+
+class Recorder(Protocol):
+    """Makes work repeatable: what it records is done by calling what it returns."""
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class CudaRecorder:
+    """Records a CUDA graph; all of its graphs share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        self._pool = graph.pool()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+class DirectRecorder:
+    """Records nothing and does the work again: what a graph computes, where there are none."""
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+
+class Captured:
+    """One function for one set of shapes."""
+
+    def __init__(self, function: Function, examples: Sequence[torch.Tensor], record: Recorder):
+        """
+        Args:
+            examples: inputs that the function can be run with several times without harm.
+        """
+        self._inputs = tuple(example.clone() for example in examples)
+        self._outputs: Tensors = ()
+        self._function = function
+        on_the_side(self._warm_up, self._inputs[0].device)
+        self._replay = record(self._work)
+
+    def _warm_up(self) -> None:
+        for _ in range(_WARM_UPS):
+            results = self._function(*self._inputs)
+        self._outputs = tuple(torch.empty_like(result) for result in results)
+
+    def _work(self) -> None:
+        for output, result in zip(self._outputs, self._function(*self._inputs), strict=True):
+            output.copy_(result)
+
+    def __call__(self, *tensors: torch.Tensor) -> Tensors:
+        """The static outputs, which hold until the next call."""
+        for static, given in zip(self._inputs, tensors, strict=True):
+            static.copy_(given)
+        self._replay()
+        return self._outputs
+
+
+class Captures:
+    """The graphs of a target and of the steps around it, by what tells them apart."""
+
+    def __init__(self, record: Recorder) -> None:
+        self.record = record
+        self.num_captured = 0
+        """A step that captures is slow: this must not rise after the warm-up"""
+        self._by_key: dict[Hashable, Captured] = {}
+
+    def call(
+        self,
+        key: Hashable,
+        function: Function,
+        tensors: Sequence[torch.Tensor],
+        examples: Sequence[torch.Tensor] | None = None,
+    ) -> Tensors:
+        """`function(*tensors)` by its graph, captured at the first call with this key.
+
+        Args:
+            key: whatever the function depends on besides its inputs; their shapes belong to it.
+            examples: inputs to capture with, where running it twice with `tensors` would do harm.
+        """
+        whole = (key, tuple(tensor.shape for tensor in tensors))
+        if whole not in self._by_key:
+            self._by_key[whole] = Captured(function, examples or tensors, self.record)
+            self.num_captured += 1
+        return self._by_key[whole](*tensors)
+
+    def forget(self, is_stale: Callable[[Hashable], bool]) -> None:
+        """Drop the graphs of which the key says that their addresses are gone."""
+        self._by_key = {k: v for k, v in self._by_key.items() if not is_stale(k[0])}  # type: ignore[index]
+
+
+def on_the_side(work: Callable[[], None], device: torch.device) -> None:
+    """Do work in another stream than the one that is captured, as CUDA graphs want it."""
+    if device.type != "cuda":
+        work()
+        return
+    here = torch.cuda.current_stream(device)
+    side = torch.cuda.Stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        work()
+    here.wait_stream(side)
+
+
+def sent(values: Any, device: torch.device) -> torch.Tensor:
+    """Int64 values on a device, without waiting for it: through pinned memory."""
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=torch.long)
+    pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
+    return pinned.to(device, non_blocking=True)
