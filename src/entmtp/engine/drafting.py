@@ -7,7 +7,7 @@ Dimension key: B batch · T tree slots · H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -42,14 +42,14 @@ class Drafter:
         choices: Sequence[StepChoice],
     ) -> DraftedTrees:
         trees = [choice.widest for choice in choices]
-        buffers = tree_buffers(trees, root_ids.device, self._min_rows)
+        buffers = self._buffers(trees, root_ids.device)
         if self._heads is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, trees, 0.0)
         for tree in trees:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
         started = perf_counter()
-        draft = Draft.empty(root_ids, buffers)
+        draft = self._begin(root_ids, buffers)
         log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
         seconds = perf_counter() - started
         cut = self._cut(draft, buffers, choices, log_probs)
@@ -63,9 +63,8 @@ class Drafter:
         choices: Sequence[StepChoice],
     ) -> list[list[float]]:
         """Draft as many levels as somebody wants; each sequence's log-probabilities."""
-        assert self._heads is not None
         is_asked = any(choice.stops_draft for choice in choices)
-        for depth in self._heads.fill(draft, context, buffers):
+        for depth in self._levels(draft, context, buffers):
             if is_asked and depth < buffers.depth:
                 log_probs = _read(draft, choices)
                 # Everyone is asked, though one that wants more is enough.
@@ -85,13 +84,24 @@ class Drafter:
         trees = [c.choose(row) for c, row in zip(choices, log_probs, strict=True)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
             return DraftedTrees(draft.ids, buffers, trees, 0.0)
-        cut = tree_buffers(trees, draft.ids.device, self._min_rows)
+        cut = self._buffers(trees, draft.ids.device)
         # Slots are node ids; the root's stands in for padding.
         places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
         for row, tree, choice in zip(places, trees, choices, strict=True):
             row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
         ids = draft.ids.gather(1, places.to(draft.ids.device))
         return DraftedTrees(ids, cut, trees, 0.0)
+
+    def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:
+        return tree_buffers(trees, device, self._min_rows)
+
+    def _begin(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
+        return Draft.empty(root_ids, buffers)
+
+    def _levels(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
+        """Fill the draft; the depth behind each level."""
+        assert self._heads is not None
+        return self._heads.fill(draft, context, buffers)
 
 
 def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:

@@ -92,6 +92,15 @@ class HydraHeads(DraftHeads):
             hidden = self.prefix.extend(hidden, cache, counts)
         return last_of_each(hidden, counts)
 
+    def extend(
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        cache: KVCache | None,
+    ) -> torch.Tensor:
+        return hidden if self.prefix is None else self.prefix.run(hidden, positions, mask, cache)
+
     def context(self, hidden: torch.Tensor) -> torch.Tensor:
         contexts: torch.Tensor = hidden if self.prefix is None else self.prefix(hidden)
         return contexts

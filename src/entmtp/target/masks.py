@@ -61,7 +61,9 @@ def sliding_mask(
     rows, longest = positions.shape[1], max(lengths)
     if longest + rows <= window:
         return mask
-    near = near_mask(torch.tensor(lengths, device=positions.device), positions, longest + rows, window)
+    near = near_mask(
+        torch.tensor(lengths, device=positions.device), positions, longest + rows, window
+    )
     return near if mask is None else mask & near
 
 

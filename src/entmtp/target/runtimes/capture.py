@@ -14,7 +14,7 @@ reads no value of a tensor on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -52,6 +52,29 @@ class DirectRecorder:
 
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
+
+
+class Memory(Protocol):
+    """What a cache lies in; it may move to grow."""
+
+    lengths: list[int]
+    capacity: int
+
+
+class Place(NamedTuple):
+    """Names the addresses of some sequences' rows."""
+
+    memory: Memory
+    num_sequences: int
+    """That it has room for"""
+    capacity: int
+    start: int
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the memory has moved, so that nobody asks for this place again."""
+        now = len(self.memory.lengths), self.memory.capacity
+        return now != (self.num_sequences, self.capacity)
 
 
 class Captured:
@@ -92,11 +115,11 @@ class Captures:
         self.record = record
         self.num_captured = 0
         """A step that captures is slow: this must not rise after the warm-up"""
-        self._by_key: dict[Hashable, Captured] = {}
+        self._by_key: dict[tuple[Hashable, ...], Captured] = {}
 
     def call(
         self,
-        key: Hashable,
+        key: tuple[Hashable, ...],
         function: Function,
         tensors: Sequence[torch.Tensor],
         examples: Sequence[torch.Tensor] | None = None,
@@ -107,15 +130,18 @@ class Captures:
             key: whatever the function depends on besides its inputs; their shapes belong to it.
             examples: inputs to capture with, where running it twice with `tensors` would do harm.
         """
-        whole = (key, tuple(tensor.shape for tensor in tensors))
+        whole = (*key, *(tensor.shape for tensor in tensors))
         if whole not in self._by_key:
+            self._forget_left()
             self._by_key[whole] = Captured(function, examples or tensors, self.record)
             self.num_captured += 1
         return self._by_key[whole](*tensors)
 
-    def forget(self, is_stale: Callable[[Hashable], bool]) -> None:
-        """Drop the graphs of which the key says that their addresses are gone."""
-        self._by_key = {k: v for k, v in self._by_key.items() if not is_stale(k[0])}  # type: ignore[index]
+    def _forget_left(self) -> None:
+        """Drop graphs whose memory has moved; their tensors are of no use any more."""
+        left = [k for k in self._by_key if any(isinstance(p, Place) and p.is_left for p in k)]
+        for key in left:
+            del self._by_key[key]
 
 
 def on_the_side(work: Callable[[], None], device: torch.device) -> None:

@@ -12,10 +12,8 @@ Dimension key: B batch · T rows · H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import partial
-from typing import Any
-from weakref import ref
 
 import torch
 from torch.nn.functional import pad
@@ -28,7 +26,7 @@ from entmtp.target.masks import additive, causal_among, near_mask, placed_mask
 from entmtp.target.model import Masks, TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.capture import Captures, CudaRecorder, Recorder, Tensors, sent
-from entmtp.target.runtimes.static_cache import StaticCache
+from entmtp.target.runtimes.static_cache import Memories, StaticCache
 from entmtp.target.runtimes.tree_attention import TreeAttention, tree_attention
 
 NODE_BUCKETS = (1, 8, 16, 24, 32, 48, 64)
@@ -73,22 +71,13 @@ class GraphsTarget(TargetModel):
         self.captures = Captures(recorder or CudaRecorder())
         self._attention: TreeAttention = tree_attention(attention)
         self._progress = progress
-        self._memories: list[tuple[Any, ref[StaticCache]]] = []
+        self._memories = Memories(
+            KVCache.allocate(self.layout, 1, 1, dtype=self.dtype, device=self.device)
+        )
 
     def new_cache(self, batch_size: int, capacity: int) -> StaticCache:
         """An empty cache, where possible in memory that graphs know and nobody uses any more."""
-        wanted = max(capacity, min(self.max_length, _FIRST_CAPACITY) + NODE_BUCKETS[-1])
-        for place, (memory, user) in enumerate(self._memories):
-            is_large = len(memory.lengths) >= batch_size and memory.capacity >= wanted
-            if user() is None and is_large:
-                cache = StaticCache.lend(memory, batch_size)
-                self._memories[place] = memory, ref(cache)
-                return cache
-        cache = StaticCache.allocate(
-            self.layout, batch_size, wanted, dtype=self.dtype, device=self.device
-        )
-        self._memories.append((cache.allocation, ref(cache)))
-        return cache
+        return self._memories.lend(batch_size, first_capacity(self.max_length, capacity))
 
     def forward(
         self,
@@ -106,11 +95,8 @@ class GraphsTarget(TargetModel):
             alone = torch.eye(rows + more, dtype=torch.bool, device=ids.device)
             among = alone | pad(among, (0, more, 0, more))
         longest = max(cache.lengths)
-        if longest + rows + more > cache.capacity:
-            cache.reserve(longest + rows + more)
-            self.captures.forget(lambda key: _is_stale(key, cache))
-        buckets = self._context_buckets(cache.capacity)
-        used = next(bucket for bucket in buckets if bucket >= longest + rows + more)
+        cache.reserve(longest + rows + more)
+        used = self.context_bucket(longest + rows + more, cache.capacity)
         lengths = sent(cache.lengths, self.device)
         return self._replay(cache, used, ids, positions, among, lengths)[:, :rows]
 
@@ -176,6 +162,10 @@ class GraphsTarget(TargetModel):
             return near
         return {FULL: additive(full, self.dtype), SLIDING: near}
 
+    def context_bucket(self, length: int, capacity: int) -> int:
+        """Rows of memory that attention goes through for this many in use."""
+        return next(used for used in self._context_buckets(capacity) if used >= length)
+
     def _context_buckets(self, capacity: int) -> list[int]:
         """Rows that attention may go through: all, or powers of two, where it needs to know."""
         buckets = [] if self._attention.knows_ends else [_FIRST_CONTEXT]
@@ -193,14 +183,14 @@ def misfit(target: TargetModel) -> str | None:
     return None
 
 
+def first_capacity(max_length: int, wanted: int) -> int:
+    """Rows that a cache begins with: to grow is to capture anew."""
+    return max(wanted, min(max_length, _FIRST_CAPACITY) + NODE_BUCKETS[-1])
+
+
 def node_bucket(rows: int) -> int:
     """The rows that a graph has for so many."""
     largest = NODE_BUCKETS[-1]
     if rows > largest:
         return -(-rows // largest) * largest
     return next(bucket for bucket in NODE_BUCKETS if bucket >= rows)
-
-
-def _is_stale(key: Any, cache: StaticCache) -> bool:
-    """Whether a graph was made for memory of this cache that it no longer has."""
-    return key[1][0] is cache.allocation and key[1][2] != cache.capacity

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
+from weakref import ref
 
 import torch
 
 from entmtp.target.cache import KVCache
-from entmtp.target.runtimes.capture import sent
+from entmtp.target.runtimes.capture import Place, sent
 
 
 class StaticCache(KVCache):
@@ -38,28 +39,25 @@ class StaticCache(KVCache):
         first = self._rows.start
         return StaticCache(self._allocation, first + start, first + stop)
 
-    @classmethod
-    def lend(cls, allocation: Any, batch_size: int) -> Self:
-        """An empty cache in memory that another one had."""
-        allocation.lengths[:] = [0] * len(allocation.lengths)
-        return cls(allocation, 0, batch_size)
-
     @property
-    def allocation(self) -> Any:
-        """The memory: the same object however it grows."""
-        return self._allocation
-
-    @property
-    def place(self) -> tuple[object, int, int, int]:
-        """Names the addresses of these sequences' rows: others once the memory has grown."""
+    def place(self) -> Place:
+        """Where these sequences' rows lie now."""
         held = len(self._allocation.lengths)
-        return self._allocation, held, self.capacity, self._rows.start
+        return Place(self._allocation, held, self.capacity, self._rows.start)
 
     def add_row(self) -> None:
         """Memory grows twofold, because graphs have to be captured anew for it."""
         if len(self._rows) == (held := len(self._allocation.lengths)):
             self._allocation.resize(2 * held, self.capacity)
         self._rows = range(len(self._rows) + 1)
+
+    def has_room(self, batch_size: int, capacity: int) -> bool:
+        return len(self._allocation.lengths) >= batch_size and self.capacity >= capacity
+
+    def emptied(self, batch_size: int) -> StaticCache:
+        """A cache in the same memory; whatever this one held is forgotten."""
+        self._allocation.lengths[:] = [0] * len(self._allocation.lengths)
+        return StaticCache(self._allocation, 0, batch_size)
 
     @contextmanager
     def writing_at(self, lengths: torch.Tensor, used: int) -> Iterator[None]:  # lengths [B]
@@ -104,7 +102,31 @@ class StaticCache(KVCache):
         self.advance(counts)
 
 
+class Memories:
+    """Memory of caches that outlives them, so that graphs which know its addresses do not go stale.
+
+    It has room for as many caches as were in use at once, and is never given back.
+    """
+
+    def __init__(self, like: KVCache) -> None:
+        """`like`: any cache of the same layers."""
+        self._like = like
+        self._lent: list[tuple[StaticCache, ref[StaticCache]]] = []
+
+    def lend(self, batch_size: int, capacity: int) -> StaticCache:
+        """An empty cache, free again when nobody holds it any more."""
+        for place, (memory, user) in enumerate(self._lent):
+            if user() is None and memory.has_room(batch_size, capacity):
+                cache = memory.emptied(batch_size)
+                self._lent[place] = memory, ref(cache)
+                return cache
+        memory = StaticCache.like(self._like, batch_size, capacity)
+        cache = memory.emptied(batch_size)
+        self._lent.append((memory, ref(cache)))
+        return cache
+
+
 def _places(lengths: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices `[B, 1]` and `[B, A]` of rows so far behind each length; offsets `[A]` or `[B, A]`."""
+    """Indices `[B, 1]` and `[B, A]` of rows `[A]` or `[B, A]` behind each length."""
     batch = torch.arange(len(lengths), device=lengths.device)[:, None]
     return batch, lengths[:, None] + offsets

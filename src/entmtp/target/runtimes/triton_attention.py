@@ -26,15 +26,15 @@ from entmtp.target.attention import unknown_options
 
 _PART = 256
 """Rows of memory of one program."""
-_BLOCK = 64
-"""Rows of memory that it looks at together."""
+_BLOCK_BYTES = 16384
+"""Keys that it looks at together: with the values and the queries, they must fit on the chip."""
 _MAX_ROWS = 64
 """Folded query rows of one program."""
 _MIN_TILE = 16
 """What `tl.dot` needs of every side."""
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _sum_part(  # type: ignore[no-untyped-def]
     query, key, value, mask, ends, sums, tops, weights,
     scale, num_rows, num_new, num_parts, num_kv_heads,
@@ -80,7 +80,7 @@ def _sum_part(  # type: ignore[no-untyped-def]
     tl.store(sums + whole, total, mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _join_parts(  # type: ignore[no-untyped-def]
     sums, tops, weights, output, num_rows, num_parts,
     SIZE: tl.constexpr, TILE: tl.constexpr,
@@ -113,7 +113,7 @@ class _Sizes(NamedTuple):
 
     @property
     def tile(self) -> int:
-        return max(_MIN_TILE, triton.next_power_of_2(self.size))
+        return max(_MIN_TILE, int(triton.next_power_of_2(self.size)))
 
 
 def triton_tree_attention(
@@ -170,12 +170,13 @@ def _run(
     sums = torch.empty(*front, sizes.size, dtype=torch.float32, device=query.device)
     output = torch.empty_like(query)
     block_rows = min(_MAX_ROWS, max(_MIN_TILE, triton.next_power_of_2(sizes.rows)))
+    block = min(64, max(_MIN_TILE, _BLOCK_BYTES // (sizes.tile * key.element_size())))
     grid = (sizes.lanes, sizes.parts, -(-sizes.rows // block_rows))
     _sum_part[grid](
         query, key, value, mask, ends, sums, tops, weights,
         scale, sizes.rows, mask.shape[2], sizes.parts, key.shape[1],
         *key.stride()[:3], *value.stride()[:3], mask.stride(0), mask.stride(2),
-        SIZE=sizes.size, TILE=sizes.tile, ROWS=block_rows, PART=_PART, BLOCK=_BLOCK,
+        SIZE=sizes.size, TILE=sizes.tile, ROWS=block_rows, PART=_PART, BLOCK=block,
     )  # fmt: skip
     _join_parts[(sizes.lanes, sizes.rows)](
         sums, tops, weights, output, sizes.rows, sizes.parts,
