@@ -72,9 +72,9 @@ class TargetOptions(LoadOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            metavar="auto|eager|openvino",
+            metavar="auto|eager|openvino|graphs",
             help="What computes. eager: PyTorch; openvino: compiled for CPUs, needs the extra of"
-            " that name; auto: openvino where it can be used.",
+            " that name; graphs: CUDA graphs; auto: openvino or graphs where they can be used.",
         ),
     ] = "eager"
 

@@ -32,7 +32,8 @@ def load(
         tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
         dtype: `bfloat16`, `float32` (speculative output equals plain output to the token),
             `float16`, or `int8` (the openvino runtime).
-        runtime: `eager` (PyTorch), `openvino`, or `auto`: openvino where it is installed and fits.
+        runtime: `eager` (PyTorch), `openvino`, `graphs` (CUDA), or `auto`: openvino where it is
+            installed and fits, graphs on a CUDA device.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.

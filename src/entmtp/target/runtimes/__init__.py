@@ -24,9 +24,10 @@ from entmtp.errors import BadInput, EntmtpError, ModelRefused
 from entmtp.target.architecture import FULL
 from entmtp.target.model import TargetModel
 from entmtp.target.output import is_plain
+from entmtp.target.runtimes.graphs import GraphsTarget, misfit
 from entmtp.target.runtimes.openvino import FORMATS, OpenVinoTarget
 
-RUNTIMES = ("auto", "eager", "openvino")
+RUNTIMES = ("auto", "eager", "openvino", "graphs")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
 
@@ -35,11 +36,20 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 _log = logging.getLogger(__name__)
 
 
-def parse_runtime(name: str, number_format: str) -> str:
-    """Refuse what cannot be, before anything is loaded."""
+def parse_runtime(name: str, number_format: str, device: str = "") -> str:
+    """Refuse what cannot be, before anything is loaded.
+
+    Args:
+        device: where the model is to be, if that is known.
+    """
     if name not in RUNTIMES:
         raise BadInput(f"unknown runtime {name!r}; expected one of {', '.join(RUNTIMES)}")
-    if name == "eager" and number_format == INT8:
+    if name == "graphs" and device == "cpu":
+        raise BadInput(
+            "the graphs runtime is for CUDA devices, and the device is cpu; use --device cuda, or"
+            " another --runtime"
+        )
+    if name in ("eager", "graphs") and number_format == INT8:
         raise BadInput(
             "int8 needs --runtime openvino, where a command has it; else choose another --dtype"
         )
@@ -68,6 +78,8 @@ def on_runtime(
         ModelRefused: the model fails the check.
     """
     parse_runtime(runtime, number_format)
+    if runtime == "graphs" or (runtime == "auto" and target.device.type == "cuda"):
+        return _on_graphs(target, runtime == "graphs", check, progress)
     reason = _missing(number_format) or _misfit(target)
     is_demanded = must_be_openvino(runtime, number_format)
     if reason and is_demanded:
@@ -89,6 +101,33 @@ def on_runtime(
         _log.warning("falling back to runtime eager, which is slower: %s", error)
         return target
     return fast
+
+
+def _on_graphs(
+    target: TargetModel,
+    is_demanded: bool,
+    check: Callable[[TargetModel], None],
+    progress: Progress,
+) -> TargetModel:
+    """`target` by CUDA graphs, or (unless they are demanded) itself where that cannot be."""
+    reason = misfit(target)
+    if reason is None and (experts := _experts(target)):
+        reason = f"the model chooses experts ({experts}), and a graph has no choices"
+    if reason is None:
+        progress("runtime graphs: the model is on a CUDA device")
+        try:
+            fast = GraphsTarget(target, progress=progress)
+            check(fast)
+            return fast
+        except EntmtpError as error:
+            if is_demanded:
+                raise
+            reason = str(error)
+    elif is_demanded:
+        raise BadInput(f"the graphs runtime cannot be used: {reason}; use --runtime eager")
+    check(target)
+    _log.warning("falling back to runtime eager, which is slower: %s", reason)
+    return target
 
 
 def _on_openvino(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
@@ -134,4 +173,11 @@ def _experts(target: TargetModel) -> str | None:
     return next((name for name in _EXPERTS if (settings.get(name) or 0) > 1), None)
 
 
-__all__ = ["RUNTIMES", "OpenVinoTarget", "must_be_openvino", "on_runtime", "parse_runtime"]
+__all__ = [
+    "RUNTIMES",
+    "GraphsTarget",
+    "OpenVinoTarget",
+    "must_be_openvino",
+    "on_runtime",
+    "parse_runtime",
+]

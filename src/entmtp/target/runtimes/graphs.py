@@ -69,10 +69,16 @@ class GraphsTarget(TargetModel):
             target.shipped_attention,
         )
         self.captures = Captures(recorder or CudaRecorder())
+        self.attention = attention
         self._attention: TreeAttention = tree_attention(attention)
         self._progress = progress
         self._memories = Memories(
             KVCache.allocate(self.layout, 1, 1, dtype=self.dtype, device=self.device)
+        )
+
+    def with_window(self, window: int) -> GraphsTarget:
+        return GraphsTarget(
+            super().with_window(window), self.attention, recorder=self.captures.record
         )
 
     def new_cache(self, batch_size: int, capacity: int) -> StaticCache:
