@@ -19,10 +19,18 @@ from entmtp.errors import ModelRefused
 from entmtp.target.attention import unknown_options
 
 
+_MOST_SHAPES = 256
+"""Kernels at the most; each node bucket has its own in each context bucket."""
+
+
 @lru_cache
-def _kernel() -> Any:
-    """Compiled for fixed shapes: each node and context bucket has a kernel of its own."""
+def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
+def _run_compiled(*arguments: Any, **options: Any) -> Any:
+    with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
+        return _compiled()(*arguments, **options)
 
 
 def flex_tree_attention(
@@ -54,6 +62,6 @@ def flex_tree_attention(
     ) -> torch.Tensor:
         return score + attention_mask[batch, 0, row, place]
 
-    run = _kernel() if query.is_cuda else flex_attention
+    run = _run_compiled if query.is_cuda else flex_attention
     output = run(query, key, value, score_mod=seen, scale=scaling, enable_gqa=True)
     return output.transpose(1, 2), None
