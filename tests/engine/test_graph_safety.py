@@ -212,7 +212,7 @@ def test_a_step_reads_in_one_place(
     assert guard.num_allowed == 1
 
 
-def test_a_capture_is_made_once_for_each_shape() -> None:
+def test_a_capture_is_made_once_for_each_key() -> None:
     captures, x = Captures(DirectRecorder()), torch.arange(4)
     [first] = captures.call(("double",), lambda x: (2 * x,), [x])
     assert first.tolist() == [0, 2, 4, 6]
@@ -221,4 +221,6 @@ def test_a_capture_is_made_once_for_each_shape() -> None:
     assert first.tolist() == [2, 4, 6, 8]
     assert captures.num_captured == 1
     captures.call(("double",), lambda x: (2 * x,), [x[:2]])
+    assert first.tolist() == [0, 2, 6, 8]  # in front
+    captures.call(("double", 2), lambda x: (2 * x,), [x[:2]])
     assert captures.num_captured == 2

@@ -46,7 +46,11 @@ def of_roster(name: str, **changes: object) -> TargetModel:
 @pytest.mark.parametrize(
     ("runtime", "number_format", "message"),
     [
-        ("fast", "float32", "unknown runtime 'fast'; expected one of auto, eager, openvino"),
+        (
+            "fast",
+            "float32",
+            "unknown runtime 'fast'; expected one of auto, eager, openvino, graphs",
+        ),
         ("eager", "int8", "int8 needs --runtime openvino"),
         pytest.param("openvino", "float16", "it has no float16", marks=needs_openvino),
     ],

@@ -43,6 +43,12 @@ class GraphDrafter(Drafter):
             self._shelf = TreeShelf(shape, device)
             self._levels_of.clear()
 
+    @property
+    def most_slots(self) -> int:
+        """Of any step, as far as is known."""
+        least = node_bucket(self._min_rows)
+        return least if self._shelf is None else max(least, self._shelf.shape.num_slots)
+
     def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:
         num_slots = node_bucket(max(self._min_rows, *(tree.num_nodes for tree in trees)))
         depth = max(tree.depth for tree in trees)
@@ -61,7 +67,7 @@ class GraphDrafter(Drafter):
         shelf = self._shelf
         assert shelf is not None, "there is room now"
         flat = self._captures.call(
-            ("topology", shelf), lambda rows: _flat(shelf.buffers(rows)), [rows]
+            ("topology", shelf, len(rows)), lambda rows: _flat(shelf.buffers(rows)), [rows]
         )
         return _unflat(flat, shelf.shape)
 

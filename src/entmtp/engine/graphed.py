@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
 from entmtp.decode import (
     Acceptance,
@@ -154,10 +155,14 @@ class GraphBatch(Batch):
             rows, slots, counts, _ = _outcome(found, reads_root)
             return rows, slots, counts
 
-        key = ("walk", sampler, buffers.depth, reads_root)
-        topology = (buffers.parents, buffers.depths, buffers.valid)
-        inputs = (hidden, draft.ids, *topology, lengths)
-        rows, slots, counts = self.captures.call(key, walk, inputs)
+        width = self._graph_drafter.most_slots
+        # Of slots behind those of this step only this must be right: that they are not valid.
+        valid = pad(buffers.valid, (0, width - buffers.num_slots))
+        inputs = (hidden, draft.ids, buffers.parents, buffers.depths, valid, lengths)
+        key = ("walk", sampler, buffers.depth, reads_root, len(hidden), width)
+        rows, slots, counts = self.captures.call(
+            key, walk, inputs, lambda: [*(_widened(one, width) for one in inputs[:-1]), lengths]
+        )
         return _Outcome(rows, slots, counts)
 
     def _walk_freely(
@@ -181,13 +186,18 @@ class GraphBatch(Batch):
             longest = max(cache.lengths) + num_kept
             used = self._graphs_target.context_bucket(longest, heads_cache.capacity)
         place = None if heads_cache is None else heads_cache.place
-        still = torch.arange(num_kept, device=lengths.device).expand_as(outcome.slots)
+        width = self._graph_drafter.most_slots
+
+        def examples() -> Tensors:
+            # Rows that were moved once lie elsewhere the second time: what is captured moves none.
+            still = torch.arange(num_kept, device=lengths.device).expand_as(outcome.slots)
+            return _widened(hidden, width), still, outcome.counts, lengths
+
         result = self.captures.call(
-            ("settle", cache.place, place, used),
+            ("settle", cache.place, place, used, outcome.slots.shape, width),
             partial(self._settled, cache, heads_cache, used),
             (hidden, outcome.slots, outcome.counts, lengths),
-            # Rows that were moved once lie elsewhere the second time: what is captured moves none.
-            examples=(hidden, still, outcome.counts, lengths),
+            examples,
         )
         if self._heads is not None:
             self._context = list(result[0])
@@ -250,6 +260,11 @@ class GraphBatch(Batch):
             if known is not self._sampler:
                 known.take(self._sampler)
             self._sampler = known
+
+
+def _widened(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """`[B, T, …]` filled up with zeros to `[B, width, …]`."""
+    return pad(tensor, (*(0, 0) * (tensor.ndim - 2), 0, width - tensor.shape[1]))
 
 
 def _outcome(found: Acceptance, reads_root: bool) -> _Outcome:

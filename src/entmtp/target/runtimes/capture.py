@@ -85,7 +85,8 @@ class Captured:
         Args:
             examples: inputs that the function can be run with several times without harm.
         """
-        self._inputs = tuple(example.clone() for example in examples)
+        with torch.inference_mode(False):  # what is kept may be written in any mode
+            self._inputs = tuple(example.clone() for example in examples)
         self._outputs: Tensors = ()
         self._function = function
         on_the_side(self._warm_up, self._inputs[0].device)
@@ -94,22 +95,26 @@ class Captured:
     def _warm_up(self) -> None:
         for _ in range(_WARM_UPS):
             results = self._function(*self._inputs)
-        self._outputs = tuple(torch.empty_like(result) for result in results)
+        with torch.inference_mode(False):
+            self._outputs = tuple(torch.empty_like(result) for result in results)
 
     def _work(self) -> None:
         for output, result in zip(self._outputs, self._function(*self._inputs), strict=True):
             output.copy_(result)
 
     def __call__(self, *tensors: torch.Tensor) -> Tensors:
-        """The static outputs, which hold until the next call."""
+        """The static outputs, which hold until the next call.
+
+        A tensor smaller than its example lies in front; what was behind it stays.
+        """
         for static, given in zip(self._inputs, tensors, strict=True):
-            static.copy_(given)
+            static[tuple(slice(size) for size in given.shape)].copy_(given)
         self._replay()
         return self._outputs
 
 
 class Captures:
-    """The graphs of a target and of the steps around it, by what tells them apart."""
+    """The graphs of a target or of the steps around it, by what tells them apart."""
 
     def __init__(self, record: Recorder) -> None:
         self.record = record
@@ -122,20 +127,21 @@ class Captures:
         key: tuple[Hashable, ...],
         function: Function,
         tensors: Sequence[torch.Tensor],
-        examples: Sequence[torch.Tensor] | None = None,
+        examples: Callable[[], Sequence[torch.Tensor]] | None = None,
     ) -> Tensors:
         """`function(*tensors)` by its graph, captured at the first call with this key.
 
         Args:
-            key: whatever the function depends on besides its inputs; their shapes belong to it.
-            examples: inputs to capture with, where running it twice with `tensors` would do harm.
+            key: whatever the function depends on besides its inputs, and their shapes.
+            examples: makes inputs to capture with, where `tensors` may be smaller at another time,
+                or where running the function twice with them would do harm.
         """
-        whole = (*key, *(tensor.shape for tensor in tensors))
-        if whole not in self._by_key:
+        if key not in self._by_key:
             self._forget_left()
-            self._by_key[whole] = Captured(function, examples or tensors, self.record)
+            given = tensors if examples is None else examples()
+            self._by_key[key] = Captured(function, given, self.record)
             self.num_captured += 1
-        return self._by_key[whole](*tensors)
+        return self._by_key[key](*tensors)
 
     def _forget_left(self) -> None:
         """Drop graphs whose memory has moved; their tensors are of no use any more."""

@@ -18,7 +18,6 @@ from torch.nn.attention.flex_attention import flex_attention
 from entmtp.errors import ModelRefused
 from entmtp.target.attention import unknown_options
 
-
 _MOST_SHAPES = 256
 """Kernels at the most; each node bucket has its own in each context bucket."""
 
@@ -62,6 +61,6 @@ def flex_tree_attention(
     ) -> torch.Tensor:
         return score + attention_mask[batch, 0, row, place]
 
-    run = _run_compiled if query.is_cuda else flex_attention
+    run: Any = _run_compiled if query.is_cuda else flex_attention
     output = run(query, key, value, score_mod=seen, scale=scaling, enable_gqa=True)
     return output.transpose(1, 2), None

@@ -129,8 +129,9 @@ class GraphsTarget(TargetModel):
             self.logits(torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device))
 
     def _replay(self, cache: StaticCache, used: int, *inputs: torch.Tensor) -> torch.Tensor:
-        key = ("verify", cache.place, used)
-        [hidden] = self.captures.call(key, partial(self._verify, cache, used), inputs)
+        view = cache.view(0, cache.batch_size)  # graphs must not be who holds a cache
+        key = ("verify", view.place, used, inputs[0].shape)
+        [hidden] = self.captures.call(key, partial(self._verify, view, used), inputs)
         return hidden
 
     def _verify(

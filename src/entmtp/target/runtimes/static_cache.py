@@ -120,7 +120,8 @@ class Memories:
                 cache = memory.emptied(batch_size)
                 self._lent[place] = memory, ref(cache)
                 return cache
-        memory = StaticCache.like(self._like, batch_size, capacity)
+        with torch.inference_mode(False):  # it may be written in any mode, whoever came first
+            memory = StaticCache.like(self._like, batch_size, capacity)
         cache = memory.emptied(batch_size)
         self._lent.append((memory, ref(cache)))
         return cache
