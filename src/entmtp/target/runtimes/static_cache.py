@@ -45,6 +45,11 @@ class StaticCache(KVCache):
         held = len(self._allocation.lengths)
         return Place(self._allocation, held, self.capacity, self._rows.start)
 
+    @torch.inference_mode(False)  # memory may be written in any mode, whoever came first
+    def reserve(self, capacity: int) -> None:
+        super().reserve(capacity)
+
+    @torch.inference_mode(False)
     def add_row(self) -> None:
         """Memory grows twofold, because graphs have to be captured anew for it."""
         if len(self._rows) == (held := len(self._allocation.lengths)):
@@ -120,7 +125,7 @@ class Memories:
                 cache = memory.emptied(batch_size)
                 self._lent[place] = memory, ref(cache)
                 return cache
-        with torch.inference_mode(False):  # it may be written in any mode, whoever came first
+        with torch.inference_mode(False):
             memory = StaticCache.like(self._like, batch_size, capacity)
         cache = memory.emptied(batch_size)
         self._lent.append((memory, ref(cache)))
