@@ -24,8 +24,19 @@ _READS = (
     torch.Tensor.numpy,
     torch.Tensor.cpu,
     torch.Tensor.__array__,
+    torch.Tensor.__bool__,
+    torch.Tensor.__int__,
+    torch.Tensor.__float__,
+    torch.Tensor.__index__,
 )
-_READING_KERNELS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "is_nonzero")
+_READING_KERNELS = (
+    "item",
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "is_nonzero",
+)
 """Of a GPU's tensors these wait for the value, or for a shape that depends on it."""
 
 

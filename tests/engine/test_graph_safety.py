@@ -161,7 +161,9 @@ def test_what_settles_a_step(kind: str) -> None:
     assert torch.equal(moved[0, :, 3:6], first[0, :, [3, 5, 8]])
 
 
-def test_the_guard_sees_every_way_to_read() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_guard_sees_every_way_to_read(mode: Callable[[], Any]) -> None:
+    """In inference mode, too, in which kernels have other names."""
     x = torch.arange(4)
     ways: tuple[Callable[[], Any], ...] = (
         lambda: x[0].item(),
@@ -175,7 +177,7 @@ def test_the_guard_sees_every_way_to_read() -> None:
     )
     guard = NoHostReads()
     for way in ways:
-        with pytest.raises(HostRead), guard.watching():
+        with pytest.raises(HostRead), mode(), guard.watching():
             way()
     with guard.watching(), guard.allowed():
         assert x.tolist() == [0, 1, 2, 3]
