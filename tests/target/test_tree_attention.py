@@ -45,6 +45,14 @@ for batch, heads, kv_heads, rows, used, size in [
         memory[:, row, :, end:] = torch.nan
     got, _ = triton_tree_attention(torch.nn.Module(), query, *memory, mask, tree_ends=ends)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+# By way of a model, which hands on where memory ends.
+from entmtp.target.runtimes.capture import DirectRecorder
+from entmtp.target.runtimes.graphs import GraphsTarget
+from entmtp.target.selfcheck import self_check
+from fixtures import tiny
+
+self_check(GraphsTarget(tiny(), "triton", recorder=DirectRecorder()))
 """
 
 COMPILED = """
@@ -98,7 +106,8 @@ def test_options_that_would_be_dropped_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "interpret"), [(INTERPRETED, "1"), (COMPILED, "0")])
 def test_the_triton_kernel(program: str, interpret: str) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": interpret}
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "TRITON_INTERPRET": interpret, "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )

@@ -7,7 +7,7 @@ Dimension key: B sequences · N nodes of each · V vocabulary · k kept candidat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,12 +52,17 @@ def make_warper(rows: Sequence[Sampling], device: torch.device) -> Warper:
     filters: list[_TopKTopP | _MinP] = []
     if any(row.top_k or row.top_p < 1 for row in rows):
         # Where every row has a top-k, only that many values need to be put in order.
-        most = max(row.top_k for row in rows) if all(row.top_k for row in rows) else None
+        most = _power_of_two(row.top_k for row in rows) if all(row.top_k for row in rows) else None
         top_k = _column([row.top_k for row in rows], device)
         filters.append(_TopKTopP(top_k, _column([row.top_p for row in rows], device), most))
     if any(row.min_p for row in rows):
         filters.append(_MinP(_column([row.min_p for row in rows], device)))
     return Warper(_column(heats, device), tuple(filters))
+
+
+def _power_of_two(counts: Iterable[int]) -> int:
+    """At least as large as each: few sizes, so that few kinds of warpers are made."""
+    return 1 << (max(counts) - 1).bit_length()
 
 
 def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:

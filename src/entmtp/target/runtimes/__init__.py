@@ -78,7 +78,8 @@ def on_runtime(
         ModelRefused: the model fails the check.
     """
     parse_runtime(runtime, number_format)
-    if runtime == "graphs" or (runtime == "auto" and target.device.type == "cuda"):
+    is_on_cuda = target.device.type == "cuda" and number_format != INT8
+    if runtime == "graphs" or (runtime == "auto" and is_on_cuda):
         return _on_graphs(target, runtime == "graphs", check, progress)
     reason = _missing(number_format) or _misfit(target)
     is_demanded = must_be_openvino(runtime, number_format)

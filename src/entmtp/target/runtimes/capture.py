@@ -14,6 +14,7 @@ reads no value of a tensor on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -36,13 +37,12 @@ class CudaRecorder:
     """Records a CUDA graph; all of its graphs share one pool of memory."""
 
     def __init__(self) -> None:
-        self._pool: Any = None
+        self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             work()
-        self._pool = graph.pool()
         replay: Callable[[], None] = graph.replay
         return replay
 
@@ -156,11 +156,17 @@ def on_the_side(work: Callable[[], None], device: torch.device) -> None:
         work()
         return
     here = torch.cuda.current_stream(device)
-    side = torch.cuda.Stream(device)
+    side = _side_stream(device)
     side.wait_stream(here)
     with torch.cuda.stream(side):
         work()
     here.wait_stream(side)
+
+
+@lru_cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Always the same: each stream keeps memory of its own."""
+    return torch.cuda.Stream(device)
 
 
 def sent(values: Any, device: torch.device) -> torch.Tensor:
