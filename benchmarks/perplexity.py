@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-
 from entmtp.bench.environment import describe_environment
+
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 

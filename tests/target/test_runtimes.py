@@ -49,7 +49,7 @@ def of_roster(name: str, **changes: object) -> TargetModel:
         (
             "fast",
             "float32",
-            "unknown runtime 'fast'; expected one of auto, eager, compiled, openvino",
+            "unknown runtime 'fast'; expected one of auto, eager, compiled, openvino, graphs",
         ),
         ("eager", "int8", "int8 needs --runtime openvino or compiled"),
         pytest.param("openvino", "float16", "it has no float16", marks=needs_openvino),

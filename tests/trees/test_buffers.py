@@ -136,7 +136,7 @@ def test_P04_a_batch_that_switches_builds_each_tree_once(monkeypatch: pytest.Mon
         return build(tree, depth)
 
     monkeypatch.setattr(buffers_room, "_level_rows", counted)
-    buffers_room._tables.cache_clear()
+    buffers_room.tree_tables.cache_clear()
     draw = random.Random(0)
     for size in (8, 8, 8, 7, 6, 5, 4, 3, 2, 1):
         for _ in range(20):

@@ -68,11 +68,11 @@ class TargetOptions(LoadOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            metavar="auto|eager|compiled|openvino",
+            metavar="auto|eager|compiled|openvino|graphs",
             envvar="ENTMTP_RUNTIME",
             help="What computes. eager: PyTorch; compiled: its layers as machine code for CPUs,"
             " needs a C++ compiler once; openvino: a graph for CPUs, needs the extra of that name;"
-            " auto: the fastest that is ready.",
+            " graphs: CUDA graphs; auto: the fastest that is ready.",
         ),
     ] = "auto"
 

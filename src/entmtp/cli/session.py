@@ -54,8 +54,7 @@ def open_target(
 ) -> TargetModel:
     """Load the model, after a look at the cheap flags."""
     parse_dtype(options.dtype)
-    parse_device(options.device)
-    parse_runtime(runtime, options.dtype)
+    parse_runtime(runtime, options.dtype, parse_device(options.device).type)
     with busy(f"loading {options.model}") as progress:
         return load_target(
             options.model,

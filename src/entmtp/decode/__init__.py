@@ -5,7 +5,13 @@ from entmtp.decode.history import History, Past, Record
 from entmtp.decode.logprobs import TokenLogprob, logprobs_of
 from entmtp.decode.sampler import Sampler
 from entmtp.decode.sampling import Sampling
-from entmtp.decode.signals import RootSignals, copy_to_host, root_signals
+from entmtp.decode.signals import (
+    RootSignals,
+    copy_to_host,
+    packed,
+    root_signals,
+    unpacked,
+)
 from entmtp.decode.step import verify
 
 __all__ = [
@@ -23,6 +29,8 @@ __all__ = [
     "TypicalAcceptor",
     "copy_to_host",
     "logprobs_of",
+    "packed",
     "root_signals",
+    "unpacked",
     "verify",
 ]

@@ -7,7 +7,8 @@ Dimension key: B sequences · N nodes of each · V vocabulary · k kept candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -16,8 +17,28 @@ from entmtp.decode.sampling import Sampling
 MIN_TEMPERATURE = 1e-6
 """Lower ones are lifted to this: the likeliest token wins as surely, and float32 still divides."""
 
-Warper = Callable[[torch.Tensor], torch.Tensor]
-"""`[B, N, V] -> [B, N, V]`: scaled logits, -inf outside of what a filter keeps."""
+
+class Warper(NamedTuple):
+    """`[B, N, V] -> [B, N, V]`: scaled logits, -inf outside of what its filters keep."""
+
+    heat: torch.Tensor  # [B, 1, 1]
+    filters: tuple[_TopKTopP | _MinP, ...]
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        scores = logits / self.heat
+        for keep in self.filters:
+            scores = keep(scores)
+        return scores
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All that differs between two of the same kind."""
+        return [self.heat, *(tensor for keep in self.filters for tensor in keep.tensors)]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What operations it is made of."""
+        return tuple((type(keep), keep.most) for keep in self.filters)
 
 
 def make_warper(rows: Sequence[Sampling], device: torch.device) -> Warper:
@@ -28,20 +49,20 @@ def make_warper(rows: Sequence[Sampling], device: torch.device) -> Warper:
     is never filtered away.
     """
     heats = [max(row.temperature, MIN_TEMPERATURE) if row.temperature else 1.0 for row in rows]
-    heat = _column(heats, device)
-    filters: list[Warper] = []
+    filters: list[_TopKTopP | _MinP] = []
     if any(row.top_k or row.top_p < 1 for row in rows):
-        filters.append(_top_k_top_p(rows, device))
+        # Where every row has a top-k, only that many values need to be put in order.
+        most = _power_of_two(row.top_k for row in rows) if all(row.top_k for row in rows) else None
+        top_k = _column([row.top_k for row in rows], device)
+        filters.append(_TopKTopP(top_k, _column([row.top_p for row in rows], device), most))
     if any(row.min_p for row in rows):
-        filters.append(_min_p(rows, device))
+        filters.append(_MinP(_column([row.min_p for row in rows], device)))
+    return Warper(_column(heats, device), tuple(filters))
 
-    def warp(logits: torch.Tensor) -> torch.Tensor:
-        scores = logits / heat
-        for keep in filters:
-            scores = keep(scores)
-        return scores
 
-    return warp
+def _power_of_two(counts: Iterable[int]) -> int:
+    """At least as large as each: few sizes, so that few kinds of warpers are made."""
+    return 1 << (max(counts) - 1).bit_length()
 
 
 def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:
@@ -49,36 +70,45 @@ def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, device=device)[:, None, None]
 
 
-def _min_p(rows: Sequence[Sampling], device: torch.device) -> Warper:
+class _MinP(NamedTuple):
     """Least likelihood in proportion to the likeliest token's (arXiv:2407.01082)."""
-    least = _column([row.min_p for row in rows], device)
 
-    def keep(scaled: torch.Tensor) -> torch.Tensor:
+    least: torch.Tensor  # [B, 1, 1]
+    most: None = None
+
+    def __call__(self, scaled: torch.Tensor) -> torch.Tensor:
         weights = (scaled - scaled.amax(-1, keepdim=True)).exp()
-        return scaled.masked_fill(weights < least, -torch.inf)
+        return scaled.masked_fill(weights < self.least, -torch.inf)
 
-    return keep
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.least]
 
 
-def _top_k_top_p(rows: Sequence[Sampling], device: torch.device) -> Warper:
-    top_k = _column([row.top_k for row in rows], device)
-    top_p = _column([row.top_p for row in rows], device)
-    # Where every row has a top-k, only that many values need to be put in order.
-    most = max(row.top_k for row in rows) if all(row.top_k for row in rows) else None
+class _TopKTopP(NamedTuple):
+    """The likeliest tokens up to a count, and of their mass the likeliest up to a share."""
 
-    def keep(scaled: torch.Tensor) -> torch.Tensor:
-        values = _largest(scaled, most)
+    top_k: torch.Tensor  # [B, 1, 1]
+    top_p: torch.Tensor  # [B, 1, 1]
+    most: int | None
+    """Values that need to be put in order; None for all"""
+
+    def __call__(self, scaled: torch.Tensor) -> torch.Tensor:
+        top_k, top_p = self.top_k, self.top_p
+        values = _largest(scaled, self.most)
         allowed = torch.where(top_k == 0, values.shape[-1], top_k.clamp(max=values.shape[-1]))
         weights = (values - values[..., :1]).exp()
         # Sums from the top alone: the same however many values were put in order.
         mass = weights.cumsum(-1)
         last = (allowed - 1).expand(*mass.shape[:-1], 1)
         kept = (mass - weights < top_p * mass.gather(-1, last)) | (top_p == 1)
-        kept &= torch.arange(values.shape[-1], device=device) < allowed
+        kept &= torch.arange(values.shape[-1], device=scaled.device) < allowed
         kept[..., 0] = True  # rounding must not leave a row without candidates
         return _keep_largest(scaled, values, kept.sum(-1, keepdim=True))
 
-    return keep
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.top_k, self.top_p]
 
 
 def _largest(scaled: torch.Tensor, most: int | None) -> torch.Tensor:

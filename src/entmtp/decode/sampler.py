@@ -8,7 +8,7 @@ Dimension key: B sequences · N nodes of each · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -39,6 +39,21 @@ class Sampler:
     def looks_back(self) -> bool:
         """A token depends on more than the logits in front of it: the past must be given."""
         return self._process is not None
+
+    @property
+    def kind(self) -> Hashable:
+        """What operations it is made of: samplers of one kind differ in numbers alone."""
+        warp = None if self._warp is None else self._warp.kind
+        return self.looks_back, self._are_all_drawn, warp
+
+    def take(self, other: Sampler) -> None:
+        """Draw as another sampler of the same kind and number of rows does, in place."""
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine.copy_(theirs)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        assert not self.looks_back, "what processors keep is not all tensors"
+        return [self._seeds, self.is_greedy, *(self._warp.tensors if self._warp else ())]
 
     def __call__(
         self,

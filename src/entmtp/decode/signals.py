@@ -33,10 +33,20 @@ def copy_to_host(
     logits: torch.Tensor | None,  # [B, V]
 ) -> tuple[list[list[int]], list[RootSignals]]:
     """Ids, and the root signals of logits if there are any, in one copy from the device."""
+    return unpacked(packed(ids, logits).cpu(), logits is not None)
+
+
+def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:
+    """All that is to be copied, `[B, N]` or `[B, N + 2]` int64."""
     if logits is None:
-        return ids.tolist(), [RootSignals()] * ids.shape[0]
+        return ids
     # Floats go along as their bits: no second wait, and no rounding.
-    bits = root_signals(logits).view(torch.int32)
-    host = torch.cat([ids, bits], 1).cpu()
+    return torch.cat([ids, root_signals(logits).view(torch.int32)], 1)
+
+
+def unpacked(host: torch.Tensor, has_signals: bool) -> tuple[list[list[int]], list[RootSignals]]:
+    """What was packed, from its copy on the host."""
+    if not has_signals:
+        return host.tolist(), [RootSignals()] * host.shape[0]
     signals = host[:, -2:].int().view(torch.float32).tolist()
     return host[:, :-2].tolist(), [RootSignals(*row) for row in signals]

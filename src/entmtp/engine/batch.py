@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from entmtp.decode import (
-    Acceptance,
     Acceptor,
     Draw,
     Record,
@@ -28,6 +27,7 @@ from entmtp.decode import (
     copy_to_host,
     verify,
 )
+from entmtp.decode.logprobs import Logprobs
 from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
 from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
@@ -91,6 +91,10 @@ class Batch:
     def at_work(self) -> AbstractContextManager[None]:
         """What `join` and `step` are to run in."""
         return self._target.at_work()
+
+    def warm_up(self, trees: Sequence[Tree]) -> None:
+        """Make steps with these trees ready, where that is more than the target's own affair."""
+        del trees
 
     def join(
         self, prompt_ids: Sequence[int], choosing: Choosing, capacity: int, reads_root: bool
@@ -182,17 +186,17 @@ class Batch:
             draft.trees,
             draft.ids.numel(),
             root_signals,
-            self._logprobs(acceptance, said),
+            self._logprobs(acceptance.logprobs, said),
             seconds,
         )
 
     def _logprobs(
-        self, acceptance: Acceptance, said: Sequence[Sequence[int]]
+        self, logprobs: Logprobs | None, said: Sequence[Sequence[int]]
     ) -> Sequence[tuple[TokenLogprob, ...] | None]:
-        if acceptance.logprobs is None:
+        if logprobs is None:
             return [None] * self.size
         wanted = [row.choosing.num_logprobs for row in self._rows]
-        return acceptance.logprobs.rows(said, wanted)
+        return logprobs.rows(said, wanted)
 
     def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
         """Give the heads the hidden states of what was kept."""
@@ -212,8 +216,7 @@ class Batch:
         """Views of one empty row in each cache, allocated or enlarged as needed."""
         if self._cache is None:
             self._cache = self._target.new_cache(1, capacity)
-            if self._heads is not None:
-                self._heads_cache = self._heads.new_cache(1, capacity)
+            self._heads_cache = self._new_heads_cache(capacity)
         for cache in (self._cache, self._heads_cache):
             if cache is not None:
                 if row == cache.batch_size:
@@ -223,6 +226,9 @@ class Batch:
                 cache.truncate(row, 0)
         heads_view = None if self._heads_cache is None else self._heads_cache.view(row, row + 1)
         return self._cache.view(row, row + 1), heads_view
+
+    def _new_heads_cache(self, capacity: int) -> KVCache | None:
+        return None if self._heads is None else self._heads.new_cache(1, capacity)
 
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""

@@ -7,7 +7,7 @@ Dimension key: B batch · T tree slots · H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -42,14 +42,14 @@ class Drafter:
         choices: Sequence[StepChoice],
     ) -> DraftedTrees:
         widest = [choice.widest for choice in choices]
-        buffers = tree_buffers(widest, root_ids.device, self._min_rows)
+        buffers = self._buffers(widest, root_ids.device)
         if self._heads is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, [*widest], 0.0)
         for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
         started = perf_counter()
-        draft = Draft.empty(root_ids, buffers)
+        draft = self._begin(root_ids, buffers)
         log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
         seconds = perf_counter() - started
         cut = self._cut(draft, buffers, choices, log_probs)
@@ -63,9 +63,8 @@ class Drafter:
         choices: Sequence[StepChoice],
     ) -> list[list[float]]:
         """Draft as many levels as somebody wants; each sequence's log-probabilities."""
-        assert self._heads is not None
         is_asked = any(choice.stops_draft for choice in choices)
-        for depth in self._heads.fill(draft, context, buffers):
+        for depth in self._levels(draft, context, buffers):
             if is_asked and depth < buffers.depth:
                 log_probs = _read(draft, choices)
                 # Everyone is asked, though one that wants more is enough.
@@ -88,7 +87,7 @@ class Drafter:
         trees = [part for part in parts if isinstance(part, Tree)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
             return DraftedTrees(draft.ids, buffers, parts, 0.0)
-        cut = tree_buffers(trees, draft.ids.device, self._min_rows)
+        cut = self._buffers(trees, draft.ids.device)
         # Slots are node ids; the root's stands in for padding.
         places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
         for row, tree, choice in zip(places, trees, choices, strict=True):
@@ -108,6 +107,17 @@ class Drafter:
         depth = max(part.depth for part in parts)
         cut, places = cut_buffers(buffers, nodes, depth, self._min_rows)
         return DraftedTrees(draft.ids.gather(1, places), cut, parts, 0.0)
+
+    def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:
+        return tree_buffers(trees, device, self._min_rows)
+
+    def _begin(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
+        return Draft.empty(root_ids, buffers)
+
+    def _levels(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
+        """Fill the draft; the depth behind each level."""
+        assert self._heads is not None
+        return self._heads.fill(draft, context, buffers)
 
 
 def _chosen(

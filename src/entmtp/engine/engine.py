@@ -14,6 +14,7 @@ from entmtp.decode import Acceptor, ExactAcceptor, TypicalAcceptor
 from entmtp.decode.checks import check_count
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
+from entmtp.engine.graphed import GraphBatch
 from entmtp.engine.loop import Loop
 from entmtp.engine.params import MAX_SAMPLES, GenerationParams
 from entmtp.engine.policy import check_policy, drafts
@@ -25,6 +26,7 @@ from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
+from entmtp.target.runtimes.graphs import GraphsTarget
 
 
 class Engine:
@@ -66,9 +68,10 @@ class Engine:
         self.heads = heads if drafts(self.policy) else None
         self._has_left_out = heads is not self.heads
         self.acceptance = acceptance
-        batch = Batch(target, self.heads, _acceptor(acceptance, target), min_rows)
+        batch = _batch(target, self.heads, _acceptor(acceptance, target), min_rows)
         most_nodes = max(min_rows, *(tree.num_nodes for tree in self.policy.trees))
         target.warm_up({max(min_rows, rows) for rows in self.policy.num_rows})
+        batch.warm_up(self.policy.trees)
         self._loop = Loop(batch, max_batch_size, most_nodes)
         self._request_ids = count()
 
@@ -225,6 +228,14 @@ class Engine:
             if isinstance(event, FinishEvent):
                 return event.result
         raise AssertionError("a request ends with a FinishEvent")
+
+
+def _batch(
+    target: TargetModel, heads: DraftHeads | None, acceptor: Acceptor, min_rows: int
+) -> Batch:
+    if isinstance(target, GraphsTarget):
+        return GraphBatch(target, heads, acceptor, min_rows)
+    return Batch(target, heads, acceptor, min_rows)
 
 
 def _acceptor(name: str, target: TargetModel) -> Acceptor:

@@ -33,7 +33,8 @@ def load(
         dtype: `float32` and `int8` (openvino, compiled; it rounds the weights), in which
             speculative output equals plain output to the token; `bfloat16`, `float16`; or `auto`:
             int8 on those, else bfloat16.
-        runtime: `eager` (PyTorch), `compiled`, `openvino`, or `auto`: the fastest that is ready.
+        runtime: `eager` (PyTorch), `compiled`, `openvino`, `graphs` (CUDA), or `auto`: the fastest
+            that is ready.
 
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.

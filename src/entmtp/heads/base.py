@@ -152,6 +152,10 @@ class DraftHeads(nn.Module, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
     def bind(self, target: TargetModel) -> None:
         """Take from the target what is not stored in the heads' own file."""
         if self.needs_path:
@@ -203,6 +207,20 @@ class DraftHeads(nn.Module, ABC):
         """
         del cache
         return last_of_each(hidden, counts)
+
+    def extend(
+        self,
+        hidden: torch.Tensor,  # [B, A, H]
+        positions: torch.Tensor,  # [B, A]
+        mask: torch.Tensor,  # [B, 1, A, S] bool
+        cache: KVCache | None,
+    ) -> torch.Tensor:
+        """Contexts `[B, A, H]` of new tokens whose places in the cache are the caller's to say.
+
+        `observe` without a look at any count: no length is moved.
+        """
+        del positions, mask, cache
+        return hidden
 
     def context(self, hidden: torch.Tensor) -> torch.Tensor:
         """Contexts of all positions of whole rows at once: `[B, S, H]` to `[B, S, H]`."""

@@ -95,6 +95,15 @@ class HydraHeads(DraftHeads):
             hidden = layer.extend(hidden, cache, counts)
         return last_of_each(hidden, counts)
 
+    def extend(
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        cache: KVCache | None,
+    ) -> torch.Tensor:
+        return hidden if self.prefix is None else self.prefix.run(hidden, positions, mask, cache)
+
     def context(self, hidden: torch.Tensor) -> torch.Tensor:
         contexts: torch.Tensor = hidden if self.prefix is None else self.prefix(hidden)
         return contexts
@@ -109,8 +118,11 @@ class HydraHeads(DraftHeads):
         return state
 
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
+        batch = torch.arange(context.shape[0], device=context.device)[:, None]
         for head, level in enumerate(buffers.levels):
-            path_ids = draft.wide_ids.gather(1, level.way.flatten(1)).view_as(level.way)
+            # Slots from the root down to each open node, itself included: [B, P, head + 1].
+            way = buffers.ancestors[batch, level.expand, : head + 1]
+            path_ids = draft.wide_ids.gather(1, way.flatten(1)).view_as(way)
             path = self.embed(path_ids).flatten(2)
             states = context[:, None].expand(-1, path.shape[1], -1)
             fill_level(draft, level, self._children(head, states, path, level.num_ranks))

@@ -72,7 +72,7 @@ class PrefixLayer(nn.Module):
         rows = hidden.shape[1]
         positions = torch.arange(rows, device=hidden.device)[None]
         mask = causal_among(1, rows, hidden.device)[:, None]
-        return self._run(hidden, positions, mask, None)
+        return self.run(hidden, positions, mask, None)
 
     def extend(self, hidden: torch.Tensor, cache: KVCache, counts: Sequence[int]) -> torch.Tensor:
         """Contexts of new tokens `[B, A, H]`; commits the first `counts[b]` of each row."""
@@ -81,7 +81,7 @@ class PrefixLayer(nn.Module):
         lengths = torch.tensor(cache.lengths, device=hidden.device)[:, None]
         positions = lengths + torch.arange(rows, device=hidden.device)
         mask = step_mask(cache.lengths, causal_among(batch, rows, hidden.device))
-        contexts = self._run(hidden, positions, mask, cache)
+        contexts = self.run(hidden, positions, mask, cache)
         cache.advance(counts)
         return contexts
 
@@ -104,13 +104,14 @@ class PrefixLayer(nn.Module):
         rotary.inv_freq = exact.to(rotary.inv_freq.device)
         return self
 
-    def _run(
+    def run(
         self,
         hidden: torch.Tensor,
         positions: torch.Tensor,
         mask: torch.Tensor | None,
         cache: KVCache | None,
     ) -> torch.Tensor:
+        """Contexts `[B, A, H]` of hidden states at these positions; moves no length."""
         output = self.body(
             inputs_embeds=hidden,
             position_ids=positions,

@@ -75,7 +75,7 @@ def load_target(
         ModelRefused: the checkpoint cannot be read, or fails the self-check.
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
-    parse_runtime(runtime, dtype)
+    parse_runtime(runtime, dtype, torch_device.type)
     model, tokenizer = _read(spec, torch_dtype, progress)
     model = _to_device(model, torch_device)
     shipped_attention = model.config._attn_implementation
@@ -90,6 +90,11 @@ def load_target(
             raise BadInput(
                 f"only the eager runtime takes a model for plain decoding only ({error}); use"
                 " --runtime eager, and another --dtype than int8"
+            ) from error
+        if runtime == "graphs":
+            raise BadInput(
+                f"the graphs runtime takes no model for plain decoding only ({error}); use"
+                " --runtime eager"
             ) from error
         progress(f"plain decoding only: {error}")
         if takes_our_attention(model):

@@ -29,10 +29,20 @@ def step_mask(
             return None
         prefix = torch.ones(batch, rows, longest, dtype=torch.bool, device=device)
         return torch.cat([prefix, among], dim=-1)[:, None]
-    starts = torch.tensor(lengths, device=device)[:, None, None]
-    places = torch.arange(longest + rows, device=device)
+    return placed_mask(torch.tensor(lengths, device=device), among, longest + rows)
+
+
+def placed_mask(
+    lengths: torch.Tensor,  # [B] int64
+    among: torch.Tensor,  # [B, T, T] bool
+    used: int,
+) -> torch.Tensor:
+    """The same `[B, 1, T, used]` for any lengths up to `used - T`, without looking at them."""
+    batch, rows, _ = among.shape
+    starts = lengths[:, None, None]
+    places = torch.arange(used, device=among.device)
     mask = (places < starts).expand(batch, rows, -1).contiguous()
-    slots = (starts + torch.arange(rows, device=device)).expand(batch, rows, rows)
+    slots = (starts + torch.arange(rows, device=among.device)).expand(batch, rows, rows)
     return mask.scatter_(2, slots, among)[:, None]
 
 
@@ -51,14 +61,24 @@ def sliding_mask(
     rows, longest = positions.shape[1], max(lengths)
     if longest + rows <= window:
         return mask
-    places = torch.arange(longest + rows, device=positions.device).repeat(len(lengths), 1)
-    if min(lengths) == longest:
-        places[:, longest:] = positions
-    else:
-        starts = torch.tensor(lengths, device=positions.device)[:, None]
-        places.scatter_(1, starts + torch.arange(rows, device=positions.device), positions)
-    near = (places[:, None, :] > positions[:, :, None] - window)[:, None]
+    near = near_mask(
+        torch.tensor(lengths, device=positions.device), positions, longest + rows, window
+    )
     return near if mask is None else mask & near
+
+
+def near_mask(
+    lengths: torch.Tensor,  # [B] int64
+    positions: torch.Tensor,  # [B, T] of the new rows
+    used: int,
+    window: int,
+) -> torch.Tensor:
+    """Which of `used` cache rows lie within each new row's window: `[B, 1, T, used]`."""
+    batch, rows = positions.shape
+    places = torch.arange(used, device=positions.device).repeat(batch, 1)
+    slots = lengths[:, None] + torch.arange(rows, device=positions.device)
+    places = places.scatter(1, slots, positions)
+    return (places[:, None, :] > positions[:, :, None] - window)[:, None]
 
 
 def causal_among(batch: int, rows: int, device: torch.device) -> torch.Tensor:

@@ -210,6 +210,16 @@ class TargetModel:
         hidden: torch.Tensor = output.last_hidden_state
         return hidden
 
+    def forward_prompt(
+        self,
+        ids: torch.Tensor,  # [1, T]
+        positions: torch.Tensor,  # [1, T]
+        among: torch.Tensor,  # [1, T, T] bool
+        cache: KVCache | PlainCache,
+    ) -> torch.Tensor:
+        """As `forward`, for a chunk of prompt, where a runtime makes a difference."""
+        return self.forward(ids, positions, among, cache)
+
     def _masks(self, lengths: Sequence[int], positions: torch.Tensor, among: torch.Tensor) -> Masks:
         """The one mask that every layer takes, or one for each kind of layer."""
         full = step_mask(lengths, among)
@@ -238,7 +248,8 @@ class TargetModel:
         for chunk in ids.split(PREFILL_CHUNK, dim=1):
             rows = chunk.shape[1]
             positions = cache.length + torch.arange(rows, device=ids.device)[None]
-            hidden = self.forward(chunk, positions, causal_among(1, rows, ids.device), cache)
+            among = causal_among(1, rows, ids.device)
+            hidden = self.forward_prompt(chunk, positions, among, cache)
             cache.advance([rows])
             yield hidden
 

@@ -30,7 +30,6 @@ class Level:
     expand: torch.Tensor  # [B, P] slots of the level above that have children; padding is 0
     parent_row: torch.Tensor  # [B, n] row of `expand` under which each slot hangs
     ranks: torch.Tensor  # [B, n]
-    way: torch.Tensor  # [B, P, level] slots from the root down to each of `expand`, itself included
     num_ranks: int
     """Children to take from each expanded parent: the largest rank of the level, plus one."""
 
@@ -68,7 +67,7 @@ def _repeated(tree: Tree, count: int, device: torch.device, min_slots: int) -> T
 
 
 @dataclass(frozen=True)
-class _Tables:
+class TreeTables:
     """One tree by itself, as tensors that a batch copies from."""
 
     nodes: torch.Tensor  # [3 + D + 1, T] parents, depths, ones, and the ancestors of each depth
@@ -80,25 +79,26 @@ class _Tables:
     num_ranks: tuple[int, ...]
 
 
-_BEHIND = 2**31
+BEHIND = 2**31
 """Padding of a level goes behind the last slot, wherever a batch says that this is."""
 
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _tables(tree: Tree, device: torch.device) -> _Tables:
+def tree_tables(tree: Tree, device: torch.device) -> TreeTables:
+    """A tree's tables, made once for each device."""
     levels = [_level_rows(tree, depth) for depth in range(1, tree.depth + 1)]
     widest = max((len(rows[0]) for rows in levels), default=0)
     filled = [
         [
             row + [padding] * (widest - len(row))
-            for row, padding in zip(rows, (_BEHIND, 0, 0, 0), strict=True)
+            for row, padding in zip(rows, (BEHIND, 0, 0, 0), strict=True)
         ]
         for rows in levels
     ]
     table = torch.tensor(filled, dtype=torch.long).reshape(tree.depth, 4, widest)
     nodes = [tree.parents, tree.depths, [1] * tree.num_nodes, *_ancestors(tree)]
-    return _Tables(
+    return TreeTables(
         torch.tensor(nodes).to(device),
         table.to(device),
         tuple(len(rows[0]) for rows in levels),
@@ -127,36 +127,41 @@ def _level_rows(tree: Tree, depth: int) -> tuple[list[int], list[int], list[int]
 
 
 def _composed(trees: Sequence[Tree], device: torch.device, min_slots: int) -> TreeBuffers:
-    tables = [_tables(tree, device) for tree in trees]
+    tables = [tree_tables(tree, device) for tree in trees]
     depth = max(tree.depth for tree in trees)
     num_slots = max(min_slots, *(tree.num_nodes for tree in trees))
     nodes = torch.zeros(len(trees), 4 + depth, num_slots, dtype=torch.long, device=device)
     for row, one in zip(nodes, tables, strict=True):
         row[: one.nodes.shape[0], : one.nodes.shape[1]] = one.nodes
+    return assembled(nodes, _levels(tables, depth, num_slots, device))
+
+
+def assembled(
+    nodes: torch.Tensor,  # [B, 3 + D + 1, T] parents, depths, ones; the ancestors of each depth
+    levels: tuple[Level, ...],
+) -> TreeBuffers:
+    """Buffers of tables that lie side by side. Graph-safe: shapes follow from shapes."""
+    batch, rows, num_slots = nodes.shape
     ancestors = nodes[:, 3:].mT
-    mask = torch.eye(num_slots, dtype=torch.bool, device=device).repeat(len(trees), 1, 1)
+    mask = torch.eye(num_slots, dtype=torch.bool, device=nodes.device).repeat(batch, 1, 1)
     return TreeBuffers(
-        depth=depth,
+        depth=rows - 4,
         num_slots=num_slots,
         parents=nodes[:, 0],
         depths=nodes[:, 1],
         valid=nodes[:, 2].bool(),
         mask=mask.scatter_(2, ancestors, True),
         ancestors=ancestors,
-        levels=_levels(tables, ancestors, device),
+        levels=levels,
     )
 
 
 def _levels(
-    tables: Sequence[_Tables],
-    ancestors: torch.Tensor,  # [B, T, D+1]
-    device: torch.device,
+    tables: Sequence[TreeTables], depth: int, num_slots: int, device: torch.device
 ) -> tuple[Level, ...]:
-    num_slots, depth = ancestors.shape[1], ancestors.shape[2] - 1
-    batch = torch.arange(len(tables), device=device)[:, None]
     widest = max(one.levels.shape[-1] for one in tables)
     plan = torch.zeros(len(tables), depth, 4, widest, dtype=torch.long, device=device)
-    plan[:, :, 0] = _BEHIND
+    plan[:, :, 0] = BEHIND
     for row, one in zip(plan, tables, strict=True):
         row[: one.levels.shape[0], :, : one.levels.shape[2]] = one.levels
     plan[:, :, 0].clamp_(max=num_slots)
@@ -166,7 +171,5 @@ def _levels(
         reaching = [one for one in tables if len(one.num_slots) > at]
         num_parents = max(one.num_parents[at] for one in reaching)
         num_ranks = max(one.num_ranks[at] for one in reaching)
-        expand = expand[:, :num_parents]
-        way = ancestors[batch, expand, : at + 1].contiguous()
-        levels.append(Level(slots, expand, parent_row, ranks, way, num_ranks))
+        levels.append(Level(slots, expand[:, :num_parents], parent_row, ranks, num_ranks))
     return tuple(levels)

@@ -15,6 +15,7 @@ Knows: which runtime fits what was asked for. Does not know: how one works.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -28,13 +29,15 @@ from entmtp.target.output import is_plain
 from entmtp.target.runtimes import compiled, openvino
 from entmtp.target.runtimes.choice import fastest
 from entmtp.target.runtimes.compiled import CompiledTarget
+from entmtp.target.runtimes.graphs import GraphsTarget, misfit
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 
-RUNTIMES = ("auto", "eager", "compiled", "openvino")
+RUNTIMES = ("auto", "eager", "compiled", "openvino", "graphs")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
 AUTO = "auto"
 """The format that a runtime is best at."""
+_log = logging.getLogger(__name__)
 
 
 class _Fast(NamedTuple):
@@ -54,11 +57,20 @@ _ERRORS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-def parse_runtime(name: str, number_format: str) -> str:
-    """Refuse what cannot be, before anything is loaded."""
+def parse_runtime(name: str, number_format: str, device: str = "") -> str:
+    """Refuse what cannot be, before anything is loaded.
+
+    Args:
+        device: where the model is to be, if that is known.
+    """
     if name not in RUNTIMES:
         raise BadInput(f"unknown runtime {name!r}; expected one of {', '.join(RUNTIMES)}")
-    if name == "eager" and number_format == INT8:
+    if name == "graphs" and device == "cpu":
+        raise BadInput(
+            "the graphs runtime is for CUDA devices, and the device is cpu; use --device cuda, or"
+            " another --runtime"
+        )
+    if name in ("eager", "graphs") and number_format == INT8:
         raise BadInput(
             f"int8 needs --runtime {' or '.join(_FAST)}, where a command has it; else choose"
             " another --dtype"
@@ -87,6 +99,9 @@ def on_runtime(
         ModelRefused: the model fails the check.
     """
     parse_runtime(runtime, number_format)
+    is_on_cuda = target.device.type == "cuda" and number_format != INT8
+    if runtime == "graphs" or (runtime == "auto" and is_on_cuda):
+        return _on_graphs(target, runtime == "graphs", check, progress)
     if runtime == "auto":
         return _pick(target, number_format, check, progress)
     if runtime in _FAST:
@@ -156,6 +171,33 @@ def _made(target: TargetModel, name: str, number_format: str, progress: Progress
         ) from error
 
 
+def _on_graphs(
+    target: TargetModel,
+    is_demanded: bool,
+    check: Callable[[TargetModel], None],
+    progress: Progress,
+) -> TargetModel:
+    """`target` by CUDA graphs, or (unless they are demanded) itself where that cannot be."""
+    reason = misfit(target)
+    if reason is None and (experts := _experts(target)):
+        reason = f"the model chooses experts ({experts}), and a graph has no choices"
+    if reason is None:
+        progress("runtime graphs: the model is on a CUDA device")
+        try:
+            fast = GraphsTarget(target, progress=progress)
+            check(fast)
+            return fast
+        except EntmtpError as error:
+            if is_demanded:
+                raise
+            reason = str(error)
+    elif is_demanded:
+        raise BadInput(f"the graphs runtime cannot be used: {reason}; use --runtime eager")
+    check(target)
+    _log.warning("falling back to runtime eager, which is slower: %s", reason)
+    return target
+
+
 def _missing(name: str, number_format: str) -> str | None:
     """Why a runtime cannot be used here, whatever the model."""
     if name == "openvino" and find_spec("openvino") is None:
@@ -204,6 +246,7 @@ def _experts(target: TargetModel) -> str | None:
 __all__ = [
     "RUNTIMES",
     "CompiledTarget",
+    "GraphsTarget",
     "OpenVinoTarget",
     "must_be_fast",
     "on_runtime",
