@@ -181,4 +181,4 @@ def test_a_bank_of_one_tree_has_nothing_to_choose() -> None:
     score = scores(trace)["g1"]
     assert fit_ladder(options, score).thresholds == ()
     assert fit_hysteresis(options, score).big == 0
-    assert fit_expected(options, score).levels[0] == (0.0,) * 16
+    assert set(fit_expected(options, score).levels[0]) == {0.0}

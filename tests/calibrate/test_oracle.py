@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from entmtp.calibrate.best import best_trees
-from entmtp.calibrate.options import bank_options, fastest, greedy
+from entmtp.calibrate.options import Options, bank_options, fastest, greedy
 from entmtp.calibrate.oracle import oracle_bounds
 from entmtp.calibrate.perstep import accepted_with, fit_node_values, true_places, worths
+from entmtp.calibrate.sizes import size_options
 from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS
 from entmtp.calibrate.walk import accepted_at
@@ -59,6 +60,19 @@ def test_the_full_oracle_by_hand() -> None:
     assert none.bank_perfect == none.plain == none.best_static.tokens_per_second == 1
 
 
+def test_the_perfect_size_is_the_best_of_all_sizes_at_all_depths() -> None:
+    trace = by_chance(num_rows=3, length=20, num_heads=2)
+    every = range(1, trace.wide_tree.num_nodes + 1)
+    sized = [size_options(trace, RISING, worths(trace), every, depth).options for depth in range(3)]
+    whole = Options.of(
+        trace,
+        np.concatenate([options.accepted for options in sized], axis=1),
+        np.concatenate([options.seconds for options in sized], axis=1),
+    )
+    bounds = oracle_bounds(trace, RISING, [ROOT], [ROOT])
+    assert bounds.perfect_size == pytest.approx(whole.tokens_per_second(fastest(whole)))
+
+
 def test_the_levels_that_a_score_needs_are_paid_for() -> None:
     trace = by_chance(num_rows=2)
     options = bank_options(trace, [ROOT, chain(1)], RISING, levels=2)
@@ -87,6 +101,14 @@ def test_every_size_of_a_static_tree_is_beaten_by_honest_heads() -> None:
         made = accepted_with(places, tree.num_draft_tokens).mean()
         static = evaluate(trace, [tree], FLAT).best.mean_acceptance_length - 1
         assert made > static
+
+
+def test_of_what_is_hardly_seen_the_head_is_believed() -> None:
+    # Three starts with a future; the head gives 0.5 to both of the wide tree's nodes.
+    values = fit_node_values(by_hand([[0], [0], [9], [MISS], [MISS]]))
+    # Two hits of six nodes, and one more observation that says 0.5.
+    assert values.levels == ((pytest.approx((2 + 0.5) / 7),),)
+    assert values.reach == (pytest.approx(2 / 3),)
 
 
 def test_fitted_values_are_the_chances() -> None:

@@ -19,7 +19,7 @@ from entmtp.calibrate.stages import (
     replay_staged_accept,
     replay_staged_nodes,
 )
-from entmtp.calibrate.stopping import Stages, fit_stops, levels_of
+from entmtp.calibrate.stopping import Stages, best_threshold, fit_stops, levels_of
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import halves, row_tokens
 from entmtp.scheduler.times import StepTimes
@@ -61,6 +61,24 @@ def test_no_thresholds_of_a_grid_are_much_faster(seed: int) -> None:
     assert fitted > 0.99 * best
     fixed = [np.full(len(trace.ranks), levels) for levels in range(3)]
     assert fitted > 1.05 * max(stages.options.tokens_per_second(levels) for levels in fixed)
+
+
+def test_a_level_is_drafted_for_what_a_later_one_brings() -> None:
+    # The first level brings nothing; behind it is known where the second brings two drafts.
+    trace = by_hand(*[[[9]] * 41] * 4)
+    is_good = np.arange(41 * 4) % 2 == 0
+    accepted = np.stack([0 * is_good, 0 * is_good, 2 * is_good], axis=1)
+    signals = np.stack([np.ones(len(is_good)), is_good], axis=1)
+    stages = Stages(Options.of(trace, accepted, np.array([1.0, 1.1, 2.4])), signals)
+    stops = fit_stops(lambda rate: stages, 1.0)
+    assert set(levels_of(stops, signals).tolist()) == {1, 2}
+
+
+def test_a_threshold_parts_no_equals() -> None:
+    signal, gain = np.array([1.0, 1.0, 1.0, 2.0]), np.array([5.0, -3.0, -3.0, 0.5])
+    assert best_threshold(signal, gain, -9, 9) == 2.0
+    assert best_threshold(signal, -gain, -9, 9) == -9
+    assert best_threshold(signal, -np.abs(gain), -9, 9) == 9
 
 
 def test_what_never_pays_is_never_drafted() -> None:

@@ -54,6 +54,8 @@ def test_redraws_are_seeded() -> None:
     assert np.array_equal(redraws(9, 1), redraws(9, 1))
     assert not np.array_equal(redraws(9, 1), redraws(9, 2))
     assert half_width(np.arange(9.0), 3) is None
+    # Four rows: deviation 1, n / (n - 1) in the variance, t of 3 degrees.
+    assert half_width(np.array([-1.0, 1.0]), 4) == pytest.approx(3.182 * math.sqrt(4 / 3), rel=0.01)
 
 
 def test_the_published_bank_rises_in_size_and_speed() -> None:

@@ -29,6 +29,8 @@ NUM_ACCEPT_BINS = 16
 """Of a score, for expected acceptance"""
 NUM_TAUS = 16
 """Of a score, for hysteresis"""
+MIN_STARTS = 40
+"""In a bin: with few rows, fewer bins"""
 MAX_PAIRS = 12
 """Of options, for hysteresis"""
 NUM_ROUNDS = 6
@@ -74,7 +76,7 @@ def fit_ladder(options: Options, score: Score) -> Ladder:
     Exact for given visited starts and rate: the most worth of all ways to give each bin of the
     score an option, never a smaller one to a higher bin.
     """
-    edges = quantile_edges(score.values[_starts(options)], NUM_BINS)
+    edges = _edges(score.values[_starts(options)], NUM_BINS)
     bins = bins_of(score.values, edges)
     best = best_option(options)
     option_of = np.full(len(edges) + 1, best.choice[0] if len(best.choice) else 0)
@@ -99,7 +101,7 @@ def fit_hysteresis(options: Options, score: Score) -> Hysteresis:
 
     Only the pairs that one threshold does most for are tried in full.
     """
-    edges = quantile_edges(score.values[_starts(options)], NUM_TAUS)
+    edges = _edges(score.values[_starts(options)], NUM_TAUS)
     # The ends stand for always and never.
     taus = (float(score.values.min()) - 1, *edges, float(score.values.max()))
     grid = np.array([(on, off) for on in taus for off in taus if off <= on])
@@ -163,7 +165,7 @@ def accept_tables(options: Options, score: Score, at: NDArray[np.bool_]) -> Expe
 
     Its rate is that of the best single option.
     """
-    edges = quantile_edges(score.values[at], NUM_ACCEPT_BINS)
+    edges = _edges(score.values[at], NUM_ACCEPT_BINS)
     bins = bins_of(score.values[at], edges)
     columns = options.accepted[at].T.astype(np.float64)
     levels = [rising_means(bins, column, len(edges) + 1) for column in columns]
@@ -188,6 +190,10 @@ def fit_expected(options: Options, score: Score) -> ExpectedAccept:
 def expected_accept(model: ExpectedAccept, values: Floats) -> Floats:
     """Expected accepted drafts `[N, O]` of each option for each value of the score."""
     return np.array(model.levels).T[bins_of(values, model.edges)]
+
+
+def _edges(values: Floats, num_bins: int) -> tuple[float, ...]:
+    return quantile_edges(values, max(1, min(num_bins, len(values) // MIN_STARTS)))
 
 
 def _starts(options: Options) -> Places:

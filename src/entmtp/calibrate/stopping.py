@@ -85,13 +85,13 @@ def _thresholds(stages: Stages, at: np.ndarray, rate: float) -> tuple[float, ...
     goes_on = worth[:, -1]
     found: list[float] = []
     for level in range(signals.shape[1] - 1, -1, -1):
-        threshold = _best_threshold(signals[:, level], goes_on - worth[:, level], low, high)
+        threshold = best_threshold(signals[:, level], goes_on - worth[:, level], low, high)
         found.append(threshold)
         goes_on = np.where(signals[:, level] >= threshold, goes_on, worth[:, level])
     return tuple(reversed(found))
 
 
-def _best_threshold(signal: Floats, gain: Floats, low: float, high: float) -> float:
+def best_threshold(signal: Floats, gain: Floats, low: float, high: float) -> float:
     """The threshold with the largest sum of gains at or above it; `high` where none gains."""
     order = np.argsort(-signal, kind="stable")
     sums = np.cumsum(gain[order])
