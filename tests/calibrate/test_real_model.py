@@ -19,14 +19,13 @@ from entmtp.target import TargetModel
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("name", ["medusa", "hydra"])
+@pytest.mark.parametrize(("name", "temperature"), [("medusa", 0.0), ("hydra", 0.8)])
 def test_a_trace_says_what_shipped_heads_get_accepted(
     name: str, temperature: float, smollm2: TargetModel, tmp_path: Path
 ) -> None:
     prompts = [prompt for prompt in packaged_prompts() if len(prompt.text) < 120][:2]
     heads = load_heads(locate_heads(name), smollm2)
-    answers = AnswerConfig(temperature, max_tokens=32)
+    answers = AnswerConfig(temperature, max_tokens=24)
     with pytest.warns(UserWarning, match="only 2 prompts"):
         stored = collect_trace(smollm2, heads, prompts, tmp_path / "t", TraceConfig(answers))
     engine = Engine(smollm2, heads, StaticPolicy(stored.trace.wide_tree))
