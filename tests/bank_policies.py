@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from entmtp.scheduler import (
     Selection,
     Signals,
     Stage,
+    StepChoice,
     StepFunction,
     StepTimes,
     ThroughputPolicy,
@@ -165,3 +168,26 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
         ),
     )
     return replace(bank, **changes)  # type: ignore[arg-type]
+
+
+def log_probs_of(tree: Tree, draw: random.Random) -> list[float]:
+    """Of a draft: children of one parent are less and less likely, and together no more than 1."""
+    sharpness = draw.choice([0.2, 0.5, 0.9])
+    return [
+        math.log(sharpness * (1 - sharpness) ** path[-1] * draw.uniform(0.7, 1.0)) if path else 0.0
+        for path in tree.paths
+    ]
+
+
+def signals_of(step: int, draw: random.Random) -> Signals:
+    p0 = draw.random()
+    return Signals(step, draw.randrange(4) if step else 0, p0, 2.0 * (1 - p0), 20 + step)
+
+
+def decide(choice: StepChoice, log_probs: Sequence[float], *, whole: bool = False) -> Tree:
+    """One step's choice, level by level; `whole` drafts all levels, whoever has enough."""
+    for depth in range(1, choice.widest.depth):
+        if not whole and not choice.goes_on(depth, log_probs):
+            break
+    part = choice.choose(log_probs)
+    return part.tree if isinstance(part, Part) else part

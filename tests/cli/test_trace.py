@@ -76,7 +76,7 @@ def test_every_policy_of_a_bank_says_what_plain_says(
         (["--bank", "b", "--tree", "chain-2"], "--tree chain-2 and --bank b contradict"),
         (["--bank", "b"], "there is no bank b; make one with `entmtp calibrate`"),
         (["--policy", "static", "--as-published"], "--as-published means nothing to policy static"),
-        (["--no-adapt"], "--no-adapt means nothing to policy None"),
+        (["--no-adapt"], "--no-adapt means nothing to policy static; give --bank FILE and"),
         (["--trace-out", "no/such/run.jsonl"], "for --trace-out; make it first"),
     ],
 )

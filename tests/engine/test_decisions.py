@@ -193,3 +193,20 @@ def test_a_bank_is_for_a_target_and_its_heads() -> None:
     engine = Engine(tiny(), heads, policy_from_bank("throughput", bank))
     params = GenerationParams(20)
     assert engine.generate([1], params).token_ids == Engine(tiny()).generate([1], params).token_ids
+
+
+def test_in_company_a_step_is_the_whole_batch_s() -> None:
+    policies = [BANK_POLICIES[name]() for name in ("throughput", "per-step", "ladder")]
+    engine = Engine(tiny(), heads_by_heart(tiny(), "hydra"), policies[0])
+    ids = [engine.add([1, 2], GenerationParams(20), policy) for policy in policies]
+    before: list[Decision] = []
+    for _ in range(4):
+        engine.step()
+        events = [list(engine.take_events(request_id))[-1] for request_id in ids]
+        steps = [e.decision for e in events if isinstance(e, TokenEvent) and e.decision]
+        assert len(steps) == 3
+        for decision in steps:
+            assert decision.signals.num_sequences == (3 if before else 1)
+            widest = max((one.tree.num_nodes for one in before), default=0)
+            assert decision.signals.num_rows == 3 * widest
+        before = steps

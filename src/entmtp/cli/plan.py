@@ -104,7 +104,8 @@ def _check(options: DraftOptions, policy: str | None) -> None:
     ):
         if is_given and policy not in policies:
             raise BadInput(
-                f"{flag} means nothing to policy {policy}; give --policy {' or '.join(policies)}"
+                f"{flag} means nothing to policy {policy or 'static'}; give --bank FILE and"
+                f" --policy {' or '.join(policies)}"
             )
 
 

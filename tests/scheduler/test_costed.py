@@ -1,0 +1,195 @@
+"""Policies that count time take what is worth most, alone and in company."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from itertools import combinations
+
+import pytest
+
+from bank_policies import (
+    BANK,
+    FREE,
+    TIMES,
+    WIDE,
+    decide,
+    log_probs_of,
+    per_step,
+    throughput,
+)
+from entmtp.scheduler import (
+    Adaptation,
+    Bid,
+    PerStepPolicy,
+    Room,
+    Signals,
+    Stage,
+    StepChoice,
+    StepFunction,
+    StepTimes,
+    ThroughputPolicy,
+    at_any_length,
+    share_rows,
+)
+from entmtp.trees import ROOT, Part, Tree
+
+STILL = Adaptation(is_on=False)
+TREE_POLICY = at_any_length(TIMES)
+
+
+def net(policy: ThroughputPolicy, place: int, gain: float, rate: float) -> float:
+    return gain - rate * TIMES.verify(policy.bank[place].num_nodes)
+
+
+def test_throughput_takes_what_is_worth_most() -> None:
+    draw = random.Random(8)
+    taken = set()
+    for _ in range(200):
+        rate = draw.uniform(0.9, 5.0)
+        stages = [
+            Stage(score, tuple(_table(draw, tree.depth) for tree in BANK))
+            for score in ("accepted", "sum_g")
+        ]
+        policy = ThroughputPolicy(BANK, stages, at_any_length(TIMES), rate, adaptation=STILL)
+        choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        if choice.widest == ROOT:
+            continue
+        log_probs = log_probs_of(choice.widest, draw)
+        tree = decide(choice, log_probs)
+        greedy = [log_probs[choice.widest.paths.index((0,) * d)] for d in range(1, 5)]
+        score = sum(math.exp(sum(greedy[:d])) for d in range(1, 5))
+        worth = {
+            BANK[k]: net(policy, k, stages[1].by_tree[k](score), min(rate, 5 / 1.05))
+            for k in range(len(BANK))
+        }
+        worth[ROOT] = -min(rate, 5 / 1.05) * TIMES.verify(1)
+        assert worth[tree] == max(worth.values())
+        taken.add(tree)
+    assert taken == {*BANK, ROOT}
+
+
+def _table(draw: random.Random, most: int) -> StepFunction:
+    levels = sorted(draw.uniform(0, most) for _ in range(4))
+    return StepFunction((0.4, 0.9, 1.6), tuple(levels))
+
+
+def test_throughput_never_drafts_where_time_is_dearer_than_drafts() -> None:
+    dear = StepTimes((1, 4, 16), (1.0, 3.0, 5.0), (0.0, 1.0, 2.0, 3.0, 4.0), 0.0)
+    assert StepChoice(throughput(dear, STILL).begin(0), Signals(0, 0), 9).widest == ROOT
+    assert StepChoice(per_step(dear, STILL).begin(0), Signals(0, 0), 9).widest == ROOT
+    # And where it costs nothing, the most is drafted and verified.
+    for policy, whole in ((throughput(FREE, STILL), BANK[2]), (per_step(FREE, STILL), WIDE)):
+        choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        sure = [0.0, *(-0.05 * (1 + path[-1]) for path in choice.widest.paths[1:])]
+        assert decide(choice, sure) == whole
+
+
+def test_a_hydra_draft_stops_where_the_next_level_is_not_worth_its_time() -> None:
+    tables = [StepFunction((most / 2,), (0.05, 0.8 * most)) for most in (1, 2, 4)]
+    sure_by = [tuple(StepFunction((edge,), t.levels) for t in tables) for edge in (0.5, 0.8, 0.7)]
+    stages = [
+        Stage("accepted", sure_by[0]),
+        *(Stage(f"g{d}", tables) for d, tables in enumerate(sure_by, start=1)),
+    ]
+    bank = ThroughputPolicy(BANK, stages, TREE_POLICY, 2.0, adaptation=STILL)
+    for policy in (bank, per_step(TIMES, STILL)):
+        depths = {}
+        for sure in (True, False):
+            choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+            value = math.log(0.97 if sure else 0.02)
+            log_probs = [
+                0.0,
+                *(value if not any(path) else -5.0 for path in choice.widest.paths[1:]),
+            ]
+            decide(choice, log_probs)
+            assert choice.draft is not None
+            depths[sure] = choice.draft.tree.depth
+        assert depths == {True: 4, False: 1}
+
+
+def subtrees(tree: Tree, size: int) -> Iterator[tuple[int, ...]]:
+    for rest in combinations(range(1, tree.num_nodes), size - 1):
+        if all(tree.parents[node] == 0 or tree.parents[node] in rest for node in rest):
+            yield rest
+
+
+def test_per_step_takes_the_most_valuable_nodes_of_any_number() -> None:
+    """By brute force over all trees of all sizes."""
+    tree = Tree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1)])
+    table = StepFunction((-3.0, -1.5, -0.7, -0.2), (0.02, 0.1, 0.3, 0.6, 0.9))
+    draw = random.Random(2)
+    sizes = set()
+    for _ in range(60):
+        rate = draw.uniform(1.0, 3.5)
+        policy = PerStepPolicy(
+            tree,
+            [table] * 3,
+            [0.9] * 3,
+            at_any_length(TIMES),
+            rate,
+            sizes=range(1, 10),
+            stops=False,
+            adaptation=STILL,
+        )
+        choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        log_probs = log_probs_of(tree, draw)
+        values = [1.0]
+        for node in range(1, tree.num_nodes):
+            values.append(values[tree.parents[node]] * table(log_probs[node]))
+        best = max(
+            sum(values[node] for node in rest) - rate * TIMES.verify(size)
+            for size in range(1, tree.num_nodes + 1)
+            for rest in subtrees(tree, size)
+        )
+        part = choice.choose(log_probs)
+        assert isinstance(part, Part)
+        got = sum(values[node] for node in part.nodes[1:])
+        assert got - rate * TIMES.verify(part.num_nodes) == pytest.approx(best)
+        assert choice.estimate is not None
+        assert choice.estimate.num_accepted == pytest.approx(got)
+        sizes.add(part.num_nodes)
+    assert len(sizes) > 4
+
+
+def test_rows_are_shared_by_what_they_are_worth_together() -> None:
+    seconds = [0.0, *(TIMES.verify(rows) for rows in range(1, 65))]
+    greedy = Bid([0.0, 0.9, 1.6, 2.2, 2.7, 3.1, 3.4], 1.5, seconds)
+    modest = Bid([0.0, 0.4, 0.5], 1.0, seconds)
+    for bids in ([greedy, modest], [greedy] * 6, [greedy, modest, None], [modest] * 3):
+        given = [bid for bid in bids if bid]
+        rate = sum(bid.rate for bid in given)
+        worth = {
+            width: sum(bid.gains[min(width, len(bid.gains)) - 1] for bid in given)
+            - rate * TIMES.verify(width * len(bids))
+            for width in range(1, 8)
+        }
+        room = share_rows(bids)
+        assert room == Room(len(bids), max(worth, key=worth.__getitem__))
+    # In company rows are dearer; and what another takes anyway is free.
+    widths = [share_rows([greedy] * count) for count in (2, 8)]
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[0].num_slots > widths[1].num_slots
+    assert share_rows([modest, None], floor=6) == Room(2, 6)
+    assert share_rows([greedy]) is None
+    assert share_rows([None, None], floor=3) is None
+
+
+@pytest.mark.parametrize("make", [throughput, per_step])
+def test_a_choice_in_company_keeps_to_its_room(make) -> None:  # type: ignore[no-untyped-def]
+    draw = random.Random(1)
+    for slots in (1, 3, 6, 12):
+        policy = make(FREE, STILL)
+        choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        log_probs = log_probs_of(choice.widest, draw)
+        bid = choice.bid(log_probs)
+        assert bid is not None
+        assert list(bid.gains) == sorted(bid.gains)
+        part = choice.choose(log_probs, Room(4, slots))
+        assert part.num_nodes <= slots
+        assert choice.estimate is not None
+        # The step is the whole batch's.
+        assert choice.estimate.seconds == pytest.approx(FREE.verify(4 * slots))
+    assert part.num_nodes > 1
