@@ -5,47 +5,57 @@ from __future__ import annotations
 from typing import Any
 
 from entmtp.decode import Sampling
-from entmtp.engine import Engine, GenerationParams
+from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
+from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
-from gpu_sections.setup import Setup, engine_with
+from gpu_sections.setup import Prompt, Setup, engine_with
 
-KINDS = ("medusa", "hydra", "hydra++")
+_KINDS = ("medusa", "hydra", "hydra++")
 
 
 def check(setup: Setup, seconds_left: float) -> dict[str, Any]:
-    count, length = (2, 8) if setup.quick else (8, 48)
+    count, length = (2, 8) if setup.quick else (4, 64)
     params = [
         GenerationParams(length, Sampling(0.8 * (index % 2), seed=index), ignore_eos=True)
         for index in range(count)
     ]
-    prompts = setup.prompts(count)
+    requests = list(zip(setup.prompts(count), params, strict=True))
     eager, graphs = setup.target("float32"), setup.graphs("float32")
-    expected = _ids(Engine(eager, max_batch_size=1), prompts, params)
+    plain = StaticPolicy(setup.trees("hydra")["plain"])
+    expected = [result.token_ids for result in _run(Engine(eager), requests, plain)]
     rows = []
-    targets: list[TargetModel] = [eager, graphs]
-    for kind in KINDS[-1:] if setup.quick else KINDS:
-        for name, tree in setup.trees(kind).items():
-            for target in targets:
-                for size in (1, count):
-                    engine = engine_with(target, setup.heads(kind, "float32"), tree, size)
-                    got = _ids(engine, prompts, params)
-                    same = sum(one == other for one, other in zip(got, expected, strict=True))
+    for kind in _KINDS[1:2] if setup.quick else _KINDS:
+        trees, heads = setup.trees(kind), setup.heads(kind, "float32")
+        targets: list[TargetModel] = [eager, graphs]
+        for target in targets:
+            for size in {1, count}:
+                engine = engine_with(target, heads, trees.values(), size)
+                for name, tree in trees.items():
+                    results = _run(engine, requests, StaticPolicy(tree))
                     rows.append(
                         {
                             "runtime": target.runtime,
                             "heads": kind,
                             "tree": name,
                             "batch": size,
-                            "num_identical": same,
-                            "num_prompts": count,
+                            **_judged(results, expected),
                         }
                     )
-    passed = all(row["num_identical"] == row["num_prompts"] for row in rows)
-    return {"passed": passed, "num_tokens": length, "runs": rows}
+    passed = all(row["num_identical"] == count for row in rows)
+    return {"passed": passed, "num_prompts": count, "num_tokens": length, "runs": rows}
 
 
-def _ids(
-    engine: Engine, prompts: list[Any], params: list[GenerationParams]
-) -> list[tuple[int, ...]]:
-    ids = [engine.add(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
-    return [list(engine.events(request_id))[-1].result.token_ids for request_id in ids]
+def _run(
+    engine: Engine, requests: list[tuple[Prompt, GenerationParams]], policy: StaticPolicy
+) -> list[Result]:
+    ids = [engine.add(prompt, params, policy) for prompt, params in requests]
+    last = [list(engine.events(request_id))[-1] for request_id in ids]
+    return [event.result for event in last if isinstance(event, FinishEvent)]
+
+
+def _judged(results: list[Result], expected: list[tuple[int, ...]]) -> dict[str, int]:
+    pairs = zip(results, expected, strict=True)
+    return {
+        "num_identical": sum(result.token_ids == ids for result, ids in pairs),
+        "num_accepted": sum(result.stats.num_accepted_tokens for result in results),
+    }

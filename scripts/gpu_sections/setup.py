@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -30,6 +31,8 @@ from entmtp.target.runtimes.graphs import GraphsTarget
 from entmtp.trees import ROOT, Tree, chain, full, medusa_63
 
 Prompt = Any
+SHIPPED = ("medusa", "hydra")
+"""Kinds of which the package has heads for the embedded model."""
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 48}
 
 
@@ -69,19 +72,16 @@ class Setup:
     def heads(self, kind: str, dtype: str) -> DraftHeads:
         """Shipped ones where they fit the model, random ones else."""
         target = self.target(dtype)
-        if self.model is not None and kind in ("medusa", "hydra"):
+        if self.model is not None and kind in SHIPPED:
             return load_heads(kind, target)
         return random_heads(target, kind)
 
     def trees(self, kind: str) -> dict[str, Tree]:
         """Static trees, plain decoding among them."""
-        trees = {"plain": ROOT, "chain-4": chain(4)}
-        if self.quick:
-            return trees
-        trees |= {"full-3x3": full(3, 3), "medusa-63": medusa_63()}
-        if self.model is not None and kind in ("medusa", "hydra"):
+        trees = {"plain": ROOT, "chain-4": chain(4), "default-16": full(2, 3)}
+        if self.model is not None and kind in SHIPPED:
             trees["default-16"] = default_tree(locate_heads(kind))
-        return trees
+        return trees if self.quick else {**trees, "medusa-63": medusa_63()}
 
     def prompts(self, count: int) -> list[Prompt]:
         """Conversations for a model with a tokenizer, ids for one without."""
@@ -129,8 +129,20 @@ def random_heads(target: TargetModel, kind: str, num_draft_heads: int = 4) -> Dr
     return heads.eval().requires_grad_(False)
 
 
-def engine_with(target: TargetModel, heads: DraftHeads, tree: Tree, size: int = 1) -> Engine:
-    return Engine(target, heads, StaticPolicy(tree), max_batch_size=size)
+class Announced(StaticPolicy):
+    """The first of these trees; a request may bring a policy with any of them."""
+
+    name = "announced"
+
+    def __init__(self, trees: Iterable[Tree]) -> None:
+        self.trees = tuple(trees)
+
+
+def engine_with(
+    target: TargetModel, heads: DraftHeads, trees: Iterable[Tree], size: int = 1
+) -> Engine:
+    """Warmed up for all of these trees."""
+    return Engine(target, heads, Announced(trees), max_batch_size=size)
 
 
 class Clock:

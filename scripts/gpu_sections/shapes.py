@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from entmtp.engine import GenerationParams
+from entmtp.engine import Engine, GenerationParams
+from entmtp.scheduler import StaticPolicy
 from entmtp.target.runtimes.graphs import GraphsTarget
 from entmtp.trees import ROOT, Tree
 from gpu_sections.setup import (
@@ -66,24 +67,29 @@ def measure(setup: Setup, seconds_left: float) -> dict[str, Any]:
 
 def _table(setup: Setup, target: GraphsTarget, kind: str) -> list[dict[str, Any]]:
     """Milliseconds of a step for each number of nodes and depth."""
-    heads = random_heads(target, kind)
     nodes, depths = ((1, 8), (2,)) if setup.quick else (_NODES, _DEPTHS)
     cells = [(1, 0)] + [(count, depth) for count in nodes if count > 1 for depth in depths]
-    return [_cell(setup, target, heads, count, depth) for count, depth in cells]
+    trees = {cell: _tree(*cell) for cell in cells}
+    engine = engine_with(target, random_heads(target, kind), trees.values())
+    return [
+        {"nodes": count, "depth": depth, "step_ms": 1e3 * _step(setup, engine, tree)}
+        for (count, depth), tree in trees.items()
+    ]
 
 
-def _cell(setup: Setup, target: GraphsTarget, heads: Any, count: int, depth: int) -> dict[str, Any]:
-    engine = engine_with(target, heads, _tree(count, depth))
+def _step(setup: Setup, engine: Engine, tree: Tree) -> float:
+    """Seconds of a step behind some hundred tokens."""
     clock, laps = Clock(setup.device), []
-    context = 20 if setup.quick else 500
-    engine.add([index % 40 for index in range(context)], GenerationParams(600, ignore_eos=True))
+    prompt = [index % 40 for index in range(20 if setup.quick else 500)]
+    request_id = engine.add(prompt, GenerationParams(600, ignore_eos=True), StaticPolicy(tree))
     for _ in range(2):
         engine.step()
     for _ in range(3 if setup.quick else 30):
         clock.lap()
         engine.step()
         laps.append(clock.lap())
-    return {"nodes": count, "depth": depth, "step_ms": 1e3 * median(laps)}
+    engine.forget(request_id)
+    return median(laps)
 
 
 def _tree(count: int, depth: int) -> Tree:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from entmtp.errors import BadInput, EntmtpError
-from entmtp.target import TargetModel
+from entmtp.errors import BadInput, EntmtpError, ModelRefused
+from entmtp.target import TargetModel, runtimes
 from entmtp.target.load import load_target
 from entmtp.target.masks import causal_among
 from entmtp.target.runtimes import on_runtime, parse_runtime
@@ -16,6 +16,7 @@ from entmtp.target.runtimes.static_cache import Memories, StaticCache
 from entmtp.target.selfcheck import self_check
 from entmtp.trees import Tree, full, tree_buffers
 from fixtures import tiny, tiny_model
+from graphed import on_graphs
 
 CPU = torch.device("cpu")
 TREE = Tree.from_paths([(0,), (1,), (2,), (1, 0), (1, 1), (1, 1, 0)])
@@ -135,13 +136,14 @@ def test_rows_double_so_that_few_growths_serve_many() -> None:
     assert isinstance(cache.view(1, 3), StaticCache)
 
 
-@pytest.mark.parametrize("changes", [{}, {"sliding_window": 6, "layer_types": None}])
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+SLIDING = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 6}
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes"), [("llama", {}), ("qwen3", {}), ("qwen2", {}), ("qwen2", SLIDING)]
+)
 def test_it_passes_the_self_check(arch: str, changes: dict[str, object]) -> None:
-    if changes and arch != "qwen2":
-        pytest.skip("only qwen2 slides here")
-    extra = {"use_sliding_window": True, "max_window_layers": 1, **changes} if changes else {}
-    model = tiny_model(arch, vocab_size=12, **extra)
+    model = tiny_model(arch, vocab_size=12, **changes)
     target = TargetModel.from_transformers(model, name="tiny")
     assert (target.architecture.window is not None) == bool(changes)
     self_check(graphs_of(target))
@@ -157,6 +159,30 @@ def test_a_cpu_is_refused_in_one_line() -> None:
         with pytest.raises(BadInput, match=r"graphs runtime .*CUDA devices.* cpu") as caught:
             refused()
         assert "\n" not in str(caught.value)
+
+
+def test_what_graphs_cannot_serve_falls_back_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody demanded them: before a graph is made, or once the check has failed."""
+    checked: list[TargetModel] = []
+    assert runtimes._on_graphs(tiny(), False, checked.append, print) is tiny()
+    assert checked == [tiny()]
+    assert "falling back to runtime eager, which is slower: it is for CUDA" in caplog.text
+
+    def fails_on_graphs(target: TargetModel) -> None:
+        if isinstance(target, GraphsTarget):
+            raise ModelRefused("it cannot be captured")
+
+    monkeypatch.setattr(runtimes, "misfit", lambda _: None)
+    monkeypatch.setattr(runtimes, "GraphsTarget", lambda target, progress: on_graphs(target))
+    said: list[str] = []
+    assert runtimes._on_graphs(tiny(), False, fails_on_graphs, said.append) is tiny()
+    assert said == ["runtime graphs: the model is on a CUDA device"]
+    assert "slower: it cannot be captured" in caplog.text
+    with pytest.raises(ModelRefused, match="cannot be captured"):
+        runtimes._on_graphs(tiny(), True, fails_on_graphs, said.append)
+    assert runtimes._on_graphs(tiny(), True, checked.append, said.append) is on_graphs(tiny())
 
 
 @pytest.mark.parametrize("name", ["fast", "triton"])
