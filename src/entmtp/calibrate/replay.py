@@ -92,17 +92,19 @@ def replay_policy(
     for number, row in enumerate(trace.rows()):
         selection = policy.begin(0 if seeds is None else seeds[number])
         start, signals = row.start, Signals(0, 0)
+        in_front = int(trace.prompt_lengths[number]) - row.start
         while start < row.stop - 1:
+            signals = signals._replace(num_context=in_front + start + 1)
             if selection.reads_root:
                 root = float(trace.root_probability[start]), float(trace.root_entropy[start])
-                signals = Signals(signals.num_steps, signals.num_accepted, *root)
+                signals = signals._replace(root_probability=root[0], root_entropy=root[1])
             said = start - row.start + 1
             most = sys.maxsize if max_tokens is None else max_tokens - said - 1
             tree, levels = _ask(trace, start, StepChoice(selection, signals, most))
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
             steps.append(_Step(start, depth, tree, levels))
             start += depth + 1
-            signals = Signals(signals.num_steps + 1, depth)
+            signals = Signals(signals.num_steps + 1, depth, num_rows=tree.num_nodes)
     starts, lengths, trees, drafted = zip(*steps, strict=True) if steps else ((),) * 4
     return PolicyRun(Run(_array(starts), _array(lengths)), trees, _array(drafted))
 
