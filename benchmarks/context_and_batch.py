@@ -22,13 +22,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from entmtp.bench.environment import describe_environment, load_average
 from kept import note, write_result
 from memory import resident_bytes
 
 from entmtp.decode import verify
 from entmtp.heads import default_tree, locate_heads
 from entmtp.target import KVCache, TargetModel
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.trees import ROOT, Tree, tree_buffers
 

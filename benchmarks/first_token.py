@@ -30,13 +30,13 @@ from statistics import median
 from time import perf_counter
 from typing import IO, Any, NamedTuple
 
-from entmtp.bench.environment import load_average
 from kept import note, write_result
 
 from entmtp.data.cache import CACHE_VARIABLE, cache_dir
 from entmtp.data.pypi import download_wheel
 from entmtp.errors import EntmtpError
 from entmtp.target.embedded import EMBEDDED
+from entmtp.target.environment import load_average
 
 LIMITS = {"warm": 3.0, "first run": 60.0}
 """Seconds that issue 4 allows."""

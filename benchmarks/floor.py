@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from entmtp.bench.environment import describe_environment, load_average
 from kept import note, write_result
 from runtime_steps import Timed
 
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
 
 RUNS = ("openvino:int8", "openvino:bfloat16")
 ROWS = (1, 8, 16)

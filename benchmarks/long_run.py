@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from entmtp.bench.environment import describe_environment, load_average
 from kept import note, settings_of, write_result
 from memory import resident_bytes
 
@@ -33,6 +32,7 @@ from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import TreePolicy
 from entmtp.scheduler.base import Selection, Signals
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.trees import Tree, chain, medusa_63
 

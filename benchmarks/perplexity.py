@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from entmtp.bench.environment import describe_environment
 
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment
 from entmtp.target.load import load_target
 
 RUNS = ("eager:float32", "eager:bfloat16", "openvino:float32", "openvino:bfloat16", "openvino:int8")

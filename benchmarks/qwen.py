@@ -23,7 +23,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from entmtp.bench.environment import describe_environment, load_average
 from kept import Kept, note, settings_of
 from peers.gguf_files import qwen_checkpoint, qwen_gguf
 from peers.llama_cpp import LLAMA, PLAIN, answer, interval_of
@@ -35,6 +34,7 @@ from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads, HeadsConfig, build_heads, default_tree, locate_heads
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
 
 RUNS = ("openvino:int8", "openvino:bfloat16", "eager:bfloat16")
 TREE = "tree of random heads"

@@ -30,9 +30,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
-from entmtp.bench.environment import describe_environment
 from gpu_sections import attention, law, shapes, steadiness, sync, times
 from gpu_sections.setup import Setup, note
+
+from entmtp.target.environment import describe_environment
 
 SECTIONS = {
     "law": law.check,

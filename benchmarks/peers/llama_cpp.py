@@ -27,7 +27,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from entmtp.bench.environment import describe_environment, load_average
 from kept import Kept, note, settings_of
 from peers.gguf_files import embedded_gguf
 from peers.node_llama import Answer, LlamaCpp
@@ -48,6 +47,7 @@ from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads, StaticTree, load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
+from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.trees import Tree
 

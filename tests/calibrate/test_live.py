@@ -19,6 +19,7 @@ from entmtp.calibrate.collect import TraceConfig
 from entmtp.calibrate.trace import RankTrace
 from entmtp.engine import Engine, TokenEvent
 from entmtp.scheduler import RandomPolicy, Selection, StaticPolicy, TreePolicy
+from entmtp.scheduler.times import AtContext, StepTimes
 from entmtp.trees import ROOT, Tree, chain, full
 from rank_traces import ANSWERS, collect, questions, talker, talkers_heads
 
@@ -101,12 +102,13 @@ def test_a_policy_sees_in_a_trace_what_it_sees_live(kind: str, temperature: floa
     assert again.run.accepted.tolist() == lengths(steps)
     assert {tree.depth for tree in again.trees} >= {1, 2, 3}
     for one, other in zip(there.begun, here.begun, strict=True):
-        # A trace has no clock.
-        seen = ([s._replace(seconds=0.0) for s in each.signals] for each in (one, other))
-        np.testing.assert_allclose(*seen, atol=1e-4)
-        for (drafted, cut), (said, chosen) in zip(one.cuts, other.cuts, strict=True):
-            assert (drafted.tree, cut) == (said.tree, chosen)
-            np.testing.assert_allclose(drafted.log_probs, said.log_probs, atol=1e-4)
+        shown, said = (
+            [signals._replace(seconds=0.0) for signals in each.signals] for each in (one, other)
+        )
+        np.testing.assert_allclose(shown, said, atol=1e-4)
+        for (drafted, cut), (again_drafted, chosen) in zip(one.cuts, other.cuts, strict=True):
+            assert (drafted.tree, cut) == (again_drafted.tree, chosen)
+            np.testing.assert_allclose(drafted.log_probs, again_drafted.log_probs, atol=1e-4)
     levels = [draft.tree.depth for selection in here.begun for draft, _ in selection.cuts]
     drafted = again.drafted[[tree.depth > 0 for tree in again.trees]]
     assert levels == drafted[drafted > 0].tolist()
@@ -138,3 +140,26 @@ def test_a_chooser_picks_a_tree_for_each_start() -> None:
         assert is_next or then in own.row_starts
     always = replay.replay_choices(own, trees, np.full(len(own.ranks), 2))
     assert always.mean_acceptance_length == replay.mean_acceptance_length(own, WIDE)
+
+
+def test_a_policy_is_told_where_it_stands_and_what_the_clock_said() -> None:
+    own = trace("hydra", 0.0)
+    here, there = Watched([chain(2), WIDE]), Watched([chain(2), WIDE])
+    table = StepTimes((1, 3, 13), (10.0, 11.0, 20.0), (0.0, 1.0, 2.0, 3.0, 4.0), 0.5)
+    again = replay.replay_policy(
+        own, here, max_tokens=ANSWERS.max_tokens, times=[AtContext(0, table)]
+    )
+    live(there, "hydra", 0.0)
+    for one, other in zip(there.begun, here.begun, strict=True):
+        shown = [(seen.num_context, seen.num_rows) for seen in one.signals]
+        assert shown == [(seen.num_context, seen.num_rows) for seen in other.signals]
+    expected = [
+        table.verify(tree.num_nodes) + table.draft_seconds[levels] + 0.5
+        for tree, levels in zip(again.trees, again.drafted.tolist(), strict=True)
+    ]
+    assert again.seconds.tolist() == expected
+    told = [seen.seconds for selection in here.begun for seen in selection.signals[1:]]
+    assert set(told) <= set(expected)
+    tokens = (1 + again.run.accepted).sum()
+    assert again.tokens_per_second == pytest.approx(tokens / sum(expected))
+    assert np.isnan(replay.replay_policy(own, Watched([WIDE])).seconds).all()

@@ -105,11 +105,12 @@ def answer_group(
     answers = _answers(target, group, config, progress)
     rows = [[*q.prompt_ids, *ids] for q, ids in zip(group, answers, strict=True)]
     hidden, root = [], []
-    for question, row in zip(group, rows, strict=True):
-        states = _hidden_states(target, row)
-        before = states[len(question.prompt_ids) - 1 : -1]
-        root.append(torch.cat([root_signals(target.logits(p)) for p in before.split(_CHUNK)]))
-        hidden.append(states)
+    with target.at_work():
+        for question, row in zip(group, rows, strict=True):
+            states = _hidden_states(target, row)
+            before = states[len(question.prompt_ids) - 1 : -1]
+            root.append(torch.cat([root_signals(target.logits(p)) for p in before.split(_CHUNK)]))
+            hidden.append(states)
     return Group(
         torch.tensor([token_id for row in rows for token_id in row]),
         torch.cat(hidden),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from entmtp.calibrate.files import BROKEN, broken, read_json, write_json
+from entmtp.calibrate.monotone import rising
 from entmtp.calibrate.origin import Origin
 from entmtp.errors import BadInput, TreeError
 from entmtp.scheduler.times import AtContext, StepTimes
@@ -116,13 +117,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest non-falling row of numbers: neighbours in the wrong order share their mean."""
-    pools: list[list[float]] = []
-    for value in values:
-        pools.append([value])
-        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
-            pools[-2:] = [pools[-2] + pools[-1]]
-    return [_mean(pool) for pool in pools for _ in pool]
+    return rising(values, [1.0] * len(values))
 
 
 def write_latency(path: Path, table: LatencyTable) -> None:

@@ -42,9 +42,10 @@ def see(heads: DraftHeads, group: Group) -> Starts:
     """Let heads observe a group's rows as a run does: the prompt, then token by token."""
     rows = group.rows()
     prompts = group.prompt_lengths.tolist()
-    dtype, device = next(heads.parameters()).dtype, heads.device
+    device = heads.device
     hidden = pad_sequence([group.hidden[row] for row, _ in rows], batch_first=True)
-    hidden = hidden.to(device, dtype)  # [B, S, H]
+    # In the format that the engine hands them in.
+    hidden = hidden.to(device, heads.dtype if heads.kernels is None else torch.float32)
     cache = heads.new_cache(len(rows), hidden.shape[1])
     steps = [heads.observe(hidden[:, : max(prompts)], cache, prompts)]
     batch = torch.arange(len(rows), device=device)

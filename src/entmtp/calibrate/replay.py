@@ -1,6 +1,6 @@
 """What runs over a rank trace would have accepted, step by step, exactly as a live run does.
 
-Knows: rank traces, trees, policies. Does not know: models, heads, time.
+Knows: rank traces, trees, policies, and times if it is given any. Does not know: models, heads.
 
 Under the exact rule the text does not depend on the tree, so a trace of it says what any tree, any
 chooser among trees and any policy accepts, at any temperature (METHOD §6.3).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from entmtp.calibrate.trace import RankTrace
 from entmtp.scheduler import Signals, StepChoice, TreePolicy, places_in
+from entmtp.scheduler.times import Times
 from entmtp.trees import Part, Path, Tree, replay
 from entmtp.trees.replay import Counts
 
@@ -43,6 +45,12 @@ class PolicyRun(NamedTuple):
     trees: tuple[Tree, ...]
     """Verified in each step"""
     drafted: Counts  # [S] levels that the heads drafted
+    seconds: NDArray[np.float64]  # [S] that each step takes by the times given; else not a number
+
+    @property
+    def tokens_per_second(self) -> float:
+        """While decoding; not a number without times."""
+        return float((1 + self.run.accepted).sum() / self.seconds.sum())
 
 
 def accepted(trace: RankTrace, tree: Tree) -> Counts:
@@ -76,6 +84,7 @@ def replay_policy(
     policy: TreePolicy,
     seeds: Sequence[int] | None = None,
     max_tokens: int | None = None,
+    times: Times | None = None,
 ) -> PolicyRun:
     """A run with a live policy, asked as the engine asks it, a fresh selection for each row.
 
@@ -83,6 +92,7 @@ def replay_policy(
         seeds: of each row's selection; 0 without.
         max_tokens: limit of an answer, to which the engine cuts trees at its end. Without it
             trees stay whole, and the same is accepted.
+        times: what the clock says, for policies that learn from it.
 
     Raises:
         TreeError: the policy wants to see a draft that is no part of the wide tree, or chooses
@@ -92,21 +102,24 @@ def replay_policy(
     for number, row in enumerate(trace.rows()):
         selection = policy.begin(0 if seeds is None else seeds[number])
         start, signals = row.start, Signals(0, 0)
-        in_front = int(trace.prompt_lengths[number]) - row.start
         while start < row.stop - 1:
-            signals = signals._replace(num_context=in_front + start + 1)
-            if selection.reads_root:
-                root = float(trace.root_probability[start]), float(trace.root_entropy[start])
-                signals = signals._replace(root_probability=root[0], root_entropy=root[1])
             said = start - row.start + 1
+            signals = _before(trace, start, signals, selection.reads_root)
+            signals = signals._replace(num_context=int(trace.prompt_lengths[number]) + said)
             most = sys.maxsize if max_tokens is None else max_tokens - said - 1
-            tree, levels = _ask(trace, start, StepChoice(selection, signals, most))
+            choice = StepChoice(selection, signals, most)
+            tree, levels = _ask(trace, start, choice)
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
-            steps.append(_Step(start, depth, tree, levels))
+            drafted = choice.widest.truncate(levels)
+            seconds = nan if times is None else _seconds(times, signals.num_context, drafted, tree)
+            steps.append(_Step(start, depth, tree, levels, seconds))
             start += depth + 1
-            signals = Signals(signals.num_steps + 1, depth, num_rows=tree.num_nodes)
-    starts, lengths, trees, drafted = zip(*steps, strict=True) if steps else ((),) * 4
-    return PolicyRun(Run(_array(starts), _array(lengths)), trees, _array(drafted))
+            signals = Signals(
+                signals.num_steps + 1, depth, seconds=seconds, num_rows=tree.num_nodes
+            )
+    starts, lengths, trees, levels_of, spent = zip(*steps, strict=True) if steps else ((),) * 5
+    run = Run(_array(starts), _array(lengths))
+    return PolicyRun(run, trees, _array(levels_of), np.array(spent, dtype=np.float64))
 
 
 class _Step(NamedTuple):
@@ -114,6 +127,24 @@ class _Step(NamedTuple):
     accepted: int
     tree: Tree
     levels: int
+    seconds: float
+
+
+def _before(trace: RankTrace, start: int, signals: Signals, reads_root: bool) -> Signals:
+    """What is known before a step, with its root's signals if they are wanted."""
+    if not reads_root:
+        return signals
+    return signals._replace(
+        root_probability=float(trace.root_probability[start]),
+        root_entropy=float(trace.root_entropy[start]),
+    )
+
+
+def _seconds(times: Times, num_context: int, drafted: Tree, tree: Tree) -> float:
+    """Of a step that drafts one tree and verifies another, at the nearest measured length."""
+    here = min(times, key=lambda one: abs(one.num_tokens - num_context)).times
+    spent = here.draft(drafted.num_nodes, drafted.depth) + here.host_seconds
+    return spent + here.verify(tree.num_nodes)
 
 
 def _array(values: Sequence[int]) -> Counts:

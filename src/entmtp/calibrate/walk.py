@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.errors import BadInput
 from entmtp.trees import Tree
+from entmtp.trees.replay import accepted_lengths, visited_starts
 
 Ranks = NDArray[np.int32]
 Places = NDArray[np.int64]
@@ -64,7 +65,7 @@ def futures(trace: RankTrace) -> Ranks:
 
 def accepted_at(trace: RankTrace, tree: Tree) -> Places:
     """Drafts `[N]` that a step with this tree accepts at every start."""
-    return reach(futures(trace), tree).depths
+    return accepted_lengths(trace.rank_rows, tree)
 
 
 def next_starts(trace: RankTrace, accepted: Places) -> Places:  # [N]
@@ -75,14 +76,7 @@ def next_starts(trace: RankTrace, accepted: Places) -> Places:  # [N]
 
 def visited(trace: RankTrace, accepted: Places) -> Places:  # [N]
     """The starts `[S]` of a run that accepts `accepted`, in order."""
-    behind = next_starts(trace, accepted).tolist()
-    starts: list[int] = []
-    for row in trace.rows():
-        start = row.start
-        while start < row.stop - 1:
-            starts.append(start)
-            start = behind[start]
-    return np.array(starts, dtype=np.int64)
+    return visited_starts(accepted, trace.row_starts)
 
 
 def rows_of(trace: RankTrace, starts: Places) -> Places:  # [S]
