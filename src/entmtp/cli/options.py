@@ -56,8 +56,8 @@ class LoadOptions:
         typer.Option(
             metavar="bfloat16|float16|float32|int8",
             help="Number format. In float32 speculative output equals plain output to the token;"
-            " in 16 bits up to rounding. int8 (openvino, compiled) is another model, with an output of its"
-            " own.",
+            " in 16 bits up to rounding. int8 (openvino, compiled) is another model, with an output"
+            " of its own.",
         ),
     ] = "bfloat16"
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
