@@ -16,7 +16,7 @@ from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 from entmtp.target.runtimes import OpenVinoTarget, artefact, on_runtime, parse_runtime
-from entmtp.target.runtimes.export import chain_attention
+from entmtp.target.runtimes.chain import chain_attention
 from entmtp.target.runtimes.late_cache import LateCache
 from entmtp.target.selfcheck import self_check
 from fixtures import tiny_model

@@ -30,7 +30,9 @@ from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.masks import causal_among
 from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.artefact import hash_of_tensors, save_graph, stored
-from entmtp.target.runtimes.export import EXPORT_ATTENTION, FlowCache, trace
+from entmtp.target.runtimes.chain import CHAIN_ATTENTION
+from entmtp.target.runtimes.export import trace
+from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.lanes import Lanes
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 from entmtp.target.runtimes.openvino import cpu_settings
@@ -195,7 +197,7 @@ def _prefix_graph(heads: HydraHeads) -> Any:
     import openvino as ov
 
     assert heads.prefix is not None
-    heads.prefix.body.config._attn_implementation = EXPORT_ATTENTION
+    heads.prefix.body.config._attn_implementation = CHAIN_ATTENTION
     batch, rows, past, shape = 2, 5, 7, heads.prefix.layout
     example = (
         torch.zeros(batch, rows, heads.hidden_size),
@@ -274,7 +276,7 @@ class _Prefix(nn.Module):
         keys: torch.Tensor,  # [B, N, C, D]
         values: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        cache = FlowCache([keys], [values])
+        cache = Flow([(keys, values)])
         contexts = self._body(
             inputs_embeds=hidden,
             position_ids=positions,

@@ -20,7 +20,7 @@ from entmtp.target.runtimes.export import export_body, export_output
 from entmtp.target.runtimes.rewrite import quantise_weights
 
 BODY, OUTPUT = "body.xml", "output.xml"
-_RECIPE = "6"
+_RECIPE = "7"
 """Raised by one when the graph changes, so that graphs of the old kind are made anew."""
 
 
@@ -61,7 +61,7 @@ def stored(name: str, source: Mapping[str, str], export: Callable[[Path], None])
     Raises:
         FetchError: the cache cannot be written to.
     """
-    final = cache_dir() / name
+    final = cache_dir() / f"{name}-{_RECIPE}"
     versions = {package: version(package) for package in ("openvino", "transformers")}
     source = {**source, **versions, "recipe": _RECIPE}
     if not is_complete(final, source):

@@ -35,7 +35,7 @@ from entmtp.target.runtimes.regions import (
     layers_of,
     regions_of,
     stand_in,
-    with_region_attention,
+    with_chain_attention,
 )
 
 _EXACT_KEYS = 384
@@ -118,7 +118,7 @@ class CompiledTarget(TargetModel):
         output = self._skeleton(
             input_ids=ids,
             position_ids=positions,
-            attention_mask=cache.additive_mask(among),
+            attention_mask=cache.mask(among),
             cache=flow,
             use_cache=True,
         )
@@ -191,7 +191,7 @@ def make_plan(target: TargetModel, number_format: str) -> Plan:
     body = target.transformers_model.base_model
     if target.dtype != dtype:  # compiled code does not ask for the type of what it is given
         body = copy.deepcopy(body).to(dtype)
-    body = with_region_attention(body)
+    body = with_chain_attention(body)
     regions = regions_of(body, target.layout)
     config = target.config.to_json_string()
     description = "\n".join([config, str(can_pack(dtype)), *(each.kind for each in regions)])

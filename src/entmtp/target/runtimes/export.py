@@ -6,13 +6,6 @@ the tracer. Does not know: number formats, where graphs are stored or how they r
 The graph keeps no state. Past keys and values come in as they lie in the cache, those of the new
 rows go out, and whoever accepts drafts writes down what stays.
 
-**Why a row does not depend on its company.** A tree's row and plain decoding's row have the same
-visible keys in the same order, with other keys that they may not see in between. `chain_attention`
-adds up each sum over keys in their order, one after the other, in a product of matrices; a masked
-key adds exactly 0. So both rows get the same bits, and everything else in the graph works on
-single rows (DESIGN D3a). A softmax would sum in lanes, whose grouping depends on the places of
-the keys; for the same reason these products stay in float32: in bf16 neighbours are added in pairs.
-
 Dimension key: B batch · T new rows · C past rows · S = C + T · N attention heads · G queries per
 key/value head · D head size · L layers of one shape.
 """
@@ -27,76 +20,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from entmtp.errors import ModelRefused
-from entmtp.target.attention import unknown_options
 from entmtp.target.cache import LayerShape
 from entmtp.target.gguf_file import quiet
+from entmtp.target.runtimes.chain import CHAIN_ATTENTION
+from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.rewrite import keep_sums_over_keys_in_float32, merge_products
-
-EXPORT_ATTENTION = "entmtp-export"
-_SUM_WIDTH = 16
-"""Columns of ones that sum a row: one full vector register, or the product sums in another way."""
-
-
-class FlowCache(Cache):
-    """The cache of one traced forward: past rows as given, new rows collected."""
-
-    def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        super().__init__(layers=[])
-        self._past = list(zip(keys, values, strict=True))
-        self.new: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.new[layer_idx] = key_states, value_states
-        keys, values = self._past[layer_idx]
-        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._past[layer_idx][0].shape[2]
-
-
-def chain_attention(
-    module: nn.Module,
-    query: torch.Tensor,  # [B, N, T, D]
-    key: torch.Tensor,  # [B, N/G, S, D]
-    value: torch.Tensor,  # [B, N/G, S, D]
-    attention_mask: torch.Tensor,  # [B, 1, T, S] additive
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention whose sums over keys run in the keys' order; see the head of this file.
-
-    Raises:
-        ModelRefused: the model passes an option that this function would have to drop.
-    """
-    if unknown := unknown_options(options):
-        raise ModelRefused(
-            f"the openvino runtime does not compute attention with {', '.join(unknown)}; use"
-            " --runtime eager"
-        )
-    num_heads, num_kv_heads = int(query.shape[1]), int(key.shape[1])
-    groups = num_heads // num_kv_heads
-    scale = int(query.shape[3]) ** -0.5 if scaling is None else scaling
-    folded = (query * scale).unflatten(1, (num_kv_heads, groups)).flatten(2, 3)
-    scores = torch.matmul(folded, key.transpose(2, 3)).unflatten(2, (groups, -1))
-    scores = scores + attention_mask[:, :, None]
-    weights = torch.exp(scores - scores.amax(-1, keepdim=True)).flatten(2, 3)
-    ones = torch.ones_like(value[..., :1]).expand(-1, -1, -1, _SUM_WIDTH)
-    output = torch.matmul(weights, value) / torch.matmul(weights, ones)[..., :1]
-    output = output.unflatten(2, (groups, -1)).flatten(1, 2)
-    return output.transpose(1, 2), None
-
-
-AttentionInterface.register(EXPORT_ATTENTION, chain_attention)
 
 
 class _Step(nn.Module):
@@ -114,7 +44,7 @@ class _Step(nn.Module):
         mask: torch.Tensor,  # [B, 1, T, S]
         *past: torch.Tensor,  # keys of every layer [B, N/G, C, D], then values
     ) -> tuple[torch.Tensor, ...]:
-        cache = FlowCache(past[: len(past) // 2], past[len(past) // 2 :])
+        cache = Flow(list(zip(past[: len(past) // 2], past[len(past) // 2 :], strict=True)))
         hidden = self._body(
             input_ids=ids,
             position_ids=positions,
@@ -124,8 +54,7 @@ class _Step(nn.Module):
         ).last_hidden_state
         outputs = [hidden]
         for layers in self._groups:
-            for part in (0, 1):
-                outputs.append(torch.stack([cache.new[layer][part] for layer in layers]))
+            outputs += cache.stacked(layers)
         return tuple(outputs)
 
 
@@ -148,7 +77,7 @@ def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     import openvino as ov
 
     twin = copy.deepcopy(model).float()
-    twin.set_attn_implementation(EXPORT_ATTENTION)
+    twin.set_attn_implementation(CHAIN_ATTENTION)
     batch, rows, past = 2, 5, 7  # sizes of the example; every one of them is free afterwards
     ids = torch.zeros(batch, rows, dtype=torch.long)
     keys = [torch.zeros(batch, s.num_kv_heads, past, s.key_dim) for s in layout]

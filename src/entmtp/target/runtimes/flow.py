@@ -1,6 +1,6 @@
-"""What a compiled layer meets in place of a cache and of attention: functions of tensors alone.
+"""What a traced model or layer meets in place of a cache: past rows in, new rows out.
 
-Knows: `transformers`' doors for both. Does not know: models, compilers, where rows are kept.
+Knows: `transformers`' protocol of a cache. Does not know: models, tracers, where rows are kept.
 
 Dimension key: B batch · T new rows · C past rows · S = C + T · N key/value heads · G queries of
 each · D head size · L layers of one shape.
@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import AttentionInterface, Cache
-
-from entmtp.errors import ModelRefused
-from entmtp.target.attention import unknown_options
-from entmtp.target.runtimes.export import chain_attention
-
-REGION_ATTENTION = "entmtp-region"
+from transformers import Cache
 
 
 class Flow(Cache):
@@ -63,30 +56,3 @@ class OneLayer(Flow):
         **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return super().update(key_states, value_states, 0)
-
-
-def region_attention(
-    module: nn.Module,
-    query: torch.Tensor,  # [B, N·G, T, D]
-    key: torch.Tensor,  # [B, N, S, D]
-    value: torch.Tensor,  # [B, N, S, D]
-    attention_mask: torch.Tensor,  # [B, 1, T, S] additive, float32
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention in float32 whatever the format, its sums over keys in the keys' order.
-
-    Raises:
-        ModelRefused: the model passes an option that this function would have to drop.
-    """
-    if unknown := unknown_options(options):
-        raise ModelRefused(
-            f"the compiled runtime does not compute attention with {', '.join(unknown)}; use"
-            " --runtime eager"
-        )
-    query32, key32, value32 = query.float(), key.float(), value.float()
-    output, _ = chain_attention(module, query32, key32, value32, attention_mask, scaling)
-    return output.to(query.dtype), None
-
-
-AttentionInterface.register(REGION_ATTENTION, region_attention)

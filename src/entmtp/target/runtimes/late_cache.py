@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import torch
 
 from entmtp.target.cache import KVCache
-from entmtp.target.masks import additive
 
 HIDDEN = torch.finfo(torch.float32).min
 """What is added to the score of a key that a row may not see."""
@@ -64,19 +63,6 @@ class LateCache(KVCache):
             numbers[row, :, :, length : self.capacity] = HIDDEN
         numbers[:, 0, :, self.capacity :].masked_fill_(~among, HIDDEN)
         return numbers
-
-    def additive_mask(self, among: torch.Tensor) -> torch.Tensor:
-        """Visibility as float32 numbers to add `[B, 1, T, C + T]`: committed rows, then new ones.
-
-        Args:
-            among: `[B, T, T]` bool: which of the new rows see which.
-        """
-        batch, rows, _ = among.shape
-        lengths = torch.tensor(self.lengths)[:, None]
-        past = (torch.arange(self.capacity) < lengths)[:, None].expand(batch, rows, -1)
-        mask = additive(torch.cat([past, among], -1)[:, None], torch.float32)
-        assert mask is not None, "there is a mask"
-        return mask
 
     def offer(self, rows: NewRows) -> None:
         """Take what a forward computed; it is forgotten at the next one unless it is kept."""

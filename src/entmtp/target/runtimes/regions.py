@@ -22,7 +22,8 @@ from transformers import Cache
 
 from entmtp.errors import ModelRefused
 from entmtp.target.cache import LayerShape
-from entmtp.target.runtimes.flow import REGION_ATTENTION, Flow, OneLayer
+from entmtp.target.runtimes.chain import CHAIN_ATTENTION
+from entmtp.target.runtimes.flow import Flow, OneLayer
 from entmtp.target.runtimes.linears import twin
 
 AUTO = torch.export.Dim.AUTO
@@ -68,15 +69,15 @@ class Region(NamedTuple):
         return keys, values
 
 
-def with_region_attention(body: nn.Module) -> Any:
-    """The same body with attention of this file. Every tensor is shared."""
+def with_chain_attention(body: nn.Module) -> Any:
+    """The same body with that attention. Every tensor is shared."""
     copied = twin(body, lambda _: None)
     configs: dict[int, Any] = {}
     for part in copied.modules():
         config: Any = getattr(part, "config", None)
         if hasattr(config, "_attn_implementation"):
             ours = configs.setdefault(id(config), copy.copy(config))
-            ours._attn_implementation = REGION_ATTENTION
+            ours._attn_implementation = CHAIN_ATTENTION
             part.__dict__["config"] = ours
     return copied
 
