@@ -40,7 +40,7 @@ demo: fetch
 	$(BIN)/entmtp demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev fetch
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

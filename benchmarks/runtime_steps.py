@@ -5,7 +5,8 @@
 A step is the target's share of a decode step: a forward of T rows behind `--context` committed
 tokens, and the logits of one row. Everything is timed in turn, so that a busy moment hits all
 alike; medians, in milliseconds. `cpu` is processor time of all threads instead: twice the price
-of a row on two threads, but steadier on a machine that others use, too.
+of a row on two threads, but steadier on a machine that others use, too. With `--competitors N` so
+many processes compute for themselves meanwhile, as on a machine that is busy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from multiprocessing import Process
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -71,6 +73,9 @@ class Timed:
 def main() -> None:
     arguments = parse()
     torch.manual_seed(0)
+    competitors = [Process(target=compete, daemon=True) for _ in range(arguments.competitors)]
+    for one in competitors:
+        one.start()
     runs = [Timed(s, arguments.model, arguments.context, arguments.rows) for s in arguments.runs]
     loads = [load_average()]
     for round_ in range(arguments.repeats + 1):
@@ -81,10 +86,13 @@ def main() -> None:
                     run.wall[rows].clear()
                     run.cpu[rows].clear()
     loads.append(load_average())
+    for one in competitors:
+        one.kill()
     report = {
         "environment": describe_environment(runs[0].target),
         "context": arguments.context,
         "repeats": arguments.repeats,
+        "competitors": arguments.competitors,
         "load_average": loads,
         "steps": [run.report() for run in runs],
     }
@@ -92,6 +100,12 @@ def main() -> None:
     if arguments.out is not None:
         arguments.out.write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def compete() -> None:
+    """Keep a core busy until somebody ends it."""
+    while True:
+        sum(range(100_000))
 
 
 def note(line: str) -> None:
@@ -105,6 +119,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
     parser.add_argument("--context", type=int, default=256, help="committed tokens")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--competitors", type=int, default=0, help="busy processes beside it")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 

@@ -102,4 +102,5 @@ def open_engine(
     if plan.bank is not None and heads is not None:
         plan.bank.check_made_for(made_for(target, heads), str(draft_options.bank))
     policy = Recorded(plan.policy) if is_recorded else plan.policy
-    return Engine(target, heads, policy, acceptance=plan.acceptance)
+    with busy("making steps ready"):
+        return Engine(target, heads, policy, acceptance=plan.acceptance)
