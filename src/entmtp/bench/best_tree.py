@@ -81,9 +81,7 @@ def choose_tree(
     return TreeChoice(best, tuple(table[entry.tree] for entry in candidates), plain)
 
 
-def heats_of(
-    candidates: Sequence[StaticTree], max_sizes: int | None
-) -> list[Sequence[StaticTree]]:
+def heats_of(candidates: Sequence[StaticTree], max_sizes: int | None) -> list[Sequence[StaticTree]]:
     """Groups that, with plain decoding, have no more sizes than a runtime can be ready for.
 
     As few as will do, and as even as can be.

@@ -84,7 +84,7 @@ class Lanes:
         self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
         self._settings = {**settings, "CACHE_DIR": str(blobs)}
         self._shapes = shapes
-        self.max_pinned = MAX_PINNED
+        self.max_pinned: int = MAX_PINNED
         self._pinned: dict[tuple[int, ...], Lane] = {}
         self._free = self._compile(self._graph)
 

@@ -146,7 +146,8 @@ class OpenVinoTarget(TargetModel):
 
     @property
     def max_pinned_rows(self) -> int:
-        return self._body.max_pinned
+        limit: int = self._body.max_pinned
+        return limit
 
     def make_room(self, num_sizes: int = 0) -> None:
         self._body.release()
