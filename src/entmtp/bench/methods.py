@@ -67,7 +67,8 @@ def _best(in_use: HeadsInUse) -> TreePolicy:
 
 def _of_bank(policy: str) -> Callable[[HeadsInUse], TreePolicy]:
     def make(in_use: HeadsInUse) -> TreePolicy:
-        assert in_use.bank is not None, "it needs a bank"
+        if in_use.bank is None:
+            raise BadInput(f"policy {policy} needs a bank of trees; give one")
         return policy_from_bank(policy, in_use.bank)
 
     return make
