@@ -35,7 +35,6 @@ from entmtp.bench import (
     Method,
     Run,
     Task,
-    TreeChoice,
     choose_tree,
     load_workload,
     make_tasks,
@@ -44,7 +43,7 @@ from entmtp.bench import (
 )
 from entmtp.bench.statistics import geometric_mean_interval, median_interval
 from entmtp.engine import Engine, GenerationParams
-from entmtp.heads import DraftHeads, StaticTree, load_heads, locate_heads, read_static_trees
+from entmtp.heads import load_heads, locate_heads, read_static_trees
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment, load_average
@@ -53,8 +52,6 @@ from entmtp.trees import Tree
 
 PLAIN, LLAMA = "plain", "llama.cpp"
 NUM_TRIALS = 3
-NUM_IN_HEAT = 5
-"""Trees timed beside one another, plain decoding not counted"""
 WARM_UP_TOKENS = 12
 PAUSE_SECONDS = 0.2
 """Between two sides, so that no thread of the one still waits busily for work."""
@@ -115,7 +112,7 @@ def our_methods(target: TargetModel, heads_name: str, kept: Kept) -> list[Method
     if "tree" not in kept.rows:
         trials = make_tasks(Engine(target), load_workload(["packaged"], NUM_TRIALS))
         candidates = read_static_trees(folder) or try_trees(target, heads, trials)
-        choice, table = best_tree(target, heads, candidates, trials)
+        choice = choose_tree(target, heads, candidates, trials)
         kept.add(
             "tree",
             {
@@ -123,7 +120,14 @@ def our_methods(target: TargetModel, heads_name: str, kept: Kept) -> list[Method
                 "step_milliseconds": 1e3 * choice.best.step_seconds,
                 "plain_step_milliseconds": 1e3 * choice.plain_step_seconds,
                 "expected_speedup": choice.expected_speedup,
-                "tried": table,
+                "tried": [
+                    {
+                        "num_nodes": row.tree.num_nodes,
+                        "step_milliseconds": round(1e3 * row.step_seconds, 3),
+                        "tokens_per_second": round(row.tokens_per_second, 2),
+                    }
+                    for row in choice.table
+                ],
                 "paths": [list(path) for path in choice.best.tree.paths if path],
             },
         )
@@ -131,34 +135,6 @@ def our_methods(target: TargetModel, heads_name: str, kept: Kept) -> list[Method
     note(f"best static tree: {tree.num_nodes} nodes")
     drafting = Engine(target, heads, StaticPolicy(tree))
     return [Method(PLAIN, Engine(target)), Method(f"{Path(heads_name).name}-best", drafting)]
-
-
-def best_tree(
-    target: TargetModel,
-    heads: DraftHeads,
-    candidates: Sequence[StaticTree],
-    trials: Sequence[Task],
-) -> tuple[TreeChoice, list[dict[str, float]]]:
-    """The fastest of some that cover all sizes, then of its neighbours; and all that were tried.
-
-    In two heats, because a runtime may keep compiled copies for a few sizes only.
-    """
-    places = range(0, len(candidates), -(-len(candidates) // NUM_IN_HEAT))
-    first = choose_tree(target, heads, [candidates[place] for place in places], trials)
-    middle = [entry.tree for entry in candidates].index(first.best.tree)
-    near = candidates[max(0, middle - NUM_IN_HEAT // 2) :][:NUM_IN_HEAT]
-    second = choose_tree(target, heads, near, trials)
-    table = [
-        {
-            "heat": heat,
-            "num_nodes": row.tree.num_nodes,
-            "step_milliseconds": round(1e3 * row.step_seconds, 3),
-            "tokens_per_second": round(row.tokens_per_second, 2),
-        }
-        for heat, choice in enumerate((first, second), start=1)
-        for row in choice.table
-    ]
-    return second, table
 
 
 def answer_all(

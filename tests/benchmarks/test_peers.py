@@ -17,10 +17,7 @@ from typing import Any
 
 import pytest
 
-from entmtp.bench.best_tree import TimedTree, TreeChoice
 from entmtp.errors import BadInput, FetchError
-from entmtp.heads import StaticTree
-from entmtp.trees import chain
 from scripts import run_script, script, tiny_heads_folder, tiny_model_folder
 
 NODE = f"""#!{sys.executable} -S
@@ -212,21 +209,3 @@ def test_parts_are_joined_in_their_order(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [whole]
     with pytest.raises(FetchError, match="SHA-256"):
         module.join_parts(("p1", "p2"), whole, "0" * 64, lambda line: None)
-
-
-def test_a_tree_is_chosen_among_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script("peers.llama_cpp", monkeypatch)
-    candidates = [StaticTree(chain(length), 1 + length / 10) for length in range(1, 13)]
-    heats: list[list[int]] = []
-
-    def choose(_: object, __: object, some: Sequence[StaticTree], ___: object) -> TreeChoice:
-        heats.append([entry.tree.depth for entry in some])
-        # Eight drafts are best; every tree makes the same of a step.
-        table = [TimedTree(entry.tree, 1.0, 1 + abs(entry.tree.depth - 8)) for entry in some]
-        return TreeChoice(min(table, key=lambda row: row.step_seconds), tuple(table), 1.0)
-
-    monkeypatch.setattr(module, "choose_tree", choose)
-    choice, tried = module.best_tree(None, None, candidates, [])
-    assert heats == [[1, 4, 7, 10], [5, 6, 7, 8, 9]]
-    assert choice.best.tree.depth == 8
-    assert len(tried) == 9

@@ -13,6 +13,7 @@ from entmtp.bench.methods import (
     HeadsInUse,
     heads_needed,
     make_methods,
+    needs_bank,
     parse_methods,
 )
 from entmtp.bench.verification import Verification, summarise_differences
@@ -38,6 +39,7 @@ __all__ = [
     "make_methods",
     "make_tasks",
     "measure",
+    "needs_bank",
     "parse_methods",
     "run_task",
     "summarise_differences",

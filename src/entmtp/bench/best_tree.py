@@ -4,14 +4,16 @@ Knows: heads with candidate trees, and a short timing of their steps on a few pr
 know: methods, reports.
 
 Tokens per second of a tree are its mean acceptance length over the time of its step, draft
-included. The trees take turns by the step, so that all meet the same machine.
+included. The trees take turns by the step, so that all meet the same machine. Where a runtime can
+be ready for a few sizes only, they do so in heats, each beside plain decoding, and the best of all
+heats meet in a last one: every tree is then timed in the form that it would run in alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
@@ -63,7 +65,40 @@ def choose_tree(
     candidates: Sequence[StaticTree],
     tasks: Sequence[Task],
 ) -> TreeChoice:
-    """Time the candidates beside plain decoding, and take the fastest that drafts at all."""
+    """Time the candidates beside plain decoding, and take the fastest that drafts at all.
+
+    What the target was ready for before is forgotten (`make_room`): make engines afterwards.
+    """
+    heats = heats_of(candidates, target.max_pinned_rows)
+    timed = [_heat(target, heads, heat, tasks) for heat in heats]
+    if len(timed) > 1:
+        timed.append(_heat(target, heads, _leaders(timed, len(heats[0])), tasks))
+    target.make_room()
+    plain = timed[-1].plain_step_seconds
+    # A machine may be slower in one heat than in another: times are as if plain steps were alike.
+    table = {row.tree: row for heat in timed for row in _at_pace(heat, plain)}
+    best = table[timed[-1].best.tree]
+    return TreeChoice(best, tuple(table[entry.tree] for entry in candidates), plain)
+
+
+def heats_of(candidates: Sequence[StaticTree], max_sizes: int | None) -> list[Sequence[StaticTree]]:
+    """Groups that, with plain decoding, have no more sizes than a runtime can be ready for.
+
+    As few as will do, and as even as can be.
+    """
+    room = len(candidates) if max_sizes is None else max(1, max_sizes - 1)
+    num_heats = max(1, -(-len(candidates) // room))
+    return [candidates[place::num_heats] for place in range(num_heats)]
+
+
+def _heat(
+    target: TargetModel,
+    heads: DraftHeads,
+    candidates: Sequence[StaticTree],
+    tasks: Sequence[Task],
+) -> TreeChoice:
+    """Some candidates beside plain decoding."""
+    target.make_room()
     engines = [Engine(target)]
     engines += [Engine(target, heads, StaticPolicy(entry.tree)) for entry in candidates]
     plain, *seconds = step_seconds(engines, tasks)
@@ -72,6 +107,26 @@ def choose_tree(
         for entry, time in zip(candidates, seconds, strict=True)
     )
     return TreeChoice(max(table, key=lambda row: row.tokens_per_second), table, plain)
+
+
+def _leaders(heats: Sequence[TreeChoice], count: int) -> list[StaticTree]:
+    """The best of all heats, each by its speed-up over plain decoding in its own."""
+    speedups = {
+        StaticTree(row.tree, row.mean_acceptance_length): (
+            row.tokens_per_second * heat.plain_step_seconds
+        )
+        for heat in heats
+        for row in heat.table
+    }
+    return sorted(speedups, key=lambda entry: speedups[entry], reverse=True)[:count]
+
+
+def _at_pace(heat: TreeChoice, plain_step_seconds: float) -> list[TimedTree]:
+    """A heat's rows as if its plain step had taken so long; as they are where nothing was timed."""
+    if not math.isfinite(heat.plain_step_seconds) or not math.isfinite(plain_step_seconds):
+        return list(heat.table)
+    pace = plain_step_seconds / heat.plain_step_seconds
+    return [replace(row, step_seconds=row.step_seconds * pace) for row in heat.table]
 
 
 def step_seconds(engines: Sequence[Engine], tasks: Sequence[Task]) -> list[float]:

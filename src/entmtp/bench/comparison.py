@@ -64,6 +64,10 @@ class MethodFigures:
     host_share: float | None
     """All the rest"""
     step_milliseconds: float | None
+    draft_milliseconds: float | None
+    """Of a step, as the next two"""
+    verify_milliseconds: float | None
+    host_milliseconds: float | None
     num_nodes: int
     """Rows of the largest tree, the root included"""
     depth: int
@@ -136,8 +140,8 @@ def summarise(
     return MethodFigures(
         name=runs[0].method,
         tokens_per_second=share(num_tokens, sum(run.seconds for run in runs)) or None,
-        **_speedup("speedup", runs, baseline, lambda run: run.tokens_per_second),
-        **_speedup("decode_speedup", runs, baseline, lambda run: run.decode_tokens_per_second),
+        **ratio_figures("speedup", runs, baseline, lambda run: run.tokens_per_second),
+        **ratio_figures("decode_speedup", runs, baseline, lambda run: run.decode_tokens_per_second),
         mean_acceptance_length=1 + num_accepted / num_steps if num_steps else None,
         num_identical=len(runs) - len(own),
         max_rounding_ratio=max((d.ratio for d in own if d.ratio is not None), default=None),
@@ -156,26 +160,24 @@ def summarise(
 
 def _step_time(runs: Sequence[Run], num_steps: int) -> dict[str, float | None]:
     """How long a step takes, and whose time it is."""
-    if num_steps == 0:
-        names = ("draft_share", "verify_share", "host_share", "step_milliseconds")
-        return dict.fromkeys(names)
     seconds = sum(run.decode_seconds for run in runs)
-    draft = sum(run.stats.step_seconds.draft for run in runs) / seconds
-    verify = sum(run.stats.step_seconds.verify for run in runs) / seconds
-    return {
-        "draft_share": draft,
-        "verify_share": verify,
-        "host_share": 1 - draft - verify,
-        "step_milliseconds": 1000 * seconds / num_steps,
-    }
+    draft = sum(run.stats.step_seconds.draft for run in runs)
+    verify = sum(run.stats.step_seconds.verify for run in runs)
+    parts = {"draft": draft, "verify": verify, "host": seconds - draft - verify}
+    figures: dict[str, float | None] = {}
+    for part, spent in parts.items():
+        figures[f"{part}_share"] = spent / seconds if num_steps else None
+        figures[f"{part}_milliseconds"] = 1000 * spent / num_steps if num_steps else None
+    return figures | {"step_milliseconds": 1000 * seconds / num_steps if num_steps else None}
 
 
-def _speedup(
+def ratio_figures(
     name: str,
     runs: Sequence[Run],
     baseline: Sequence[Run],
     rate: Callable[[Run], float | None],
 ) -> dict[str, float | None]:
+    """Ratios of single prompts as `{name}` and `{name}_median`, each with `_low` and `_high`."""
     pairs = ((rate(run), rate(plain)) for run, plain in zip(runs, baseline, strict=True))
     ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
     figures: dict[str, float | None] = {}

@@ -15,30 +15,46 @@ from entmtp.bench.measure import Method
 from entmtp.engine import Engine
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import PlainPolicy, StaticPolicy, TreePolicy
+from entmtp.scheduler import PlainPolicy, StaticPolicy, TreeBank, TreePolicy, policy_from_bank
 from entmtp.target import TargetModel
-from entmtp.trees import medusa_63
+from entmtp.trees import Tree, medusa_63
 
 BASELINE = "plain"
+DEFAULT_SCHEDULED = "hydra"
+"""Whose heads the methods with a bank draft with."""
 
 
 @dataclass(frozen=True)
 class HeadsInUse:
-    """Heads, and the best static tree for them where a method wants it."""
+    """Heads, and what chooses trees for them where a method wants it."""
 
     heads: DraftHeads
     choice: TreeChoice | None = None
+    """Timed here, where there is no bank"""
+    bank: TreeBank | None = None
+
+    @property
+    def best_tree(self) -> Tree:
+        """The best static tree: with a bank EntMTP*."""
+        if self.bank is not None:
+            return self.bank.best_static
+        assert self.choice is not None, "choose a tree first"
+        return self.choice.best.tree
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a method is made."""
 
-    heads: str
-    """Whose heads it drafts with: `medusa` or `hydra`"""
+    heads: str | None
+    """Whose heads it drafts with: `medusa` or `hydra`, or None: the scheduled ones"""
     policy: Callable[[HeadsInUse], TreePolicy]
-    needs_choice: bool = False
+    needs_best: bool = False
     """Whether the policy wants the best static tree"""
+
+    @property
+    def needs_bank(self) -> bool:
+        return self.heads is None
 
 
 def _default(in_use: HeadsInUse) -> TreePolicy:
@@ -46,16 +62,28 @@ def _default(in_use: HeadsInUse) -> TreePolicy:
 
 
 def _best(in_use: HeadsInUse) -> TreePolicy:
-    assert in_use.choice is not None, "choose a tree first"
-    return StaticPolicy(in_use.choice.best.tree)
+    return StaticPolicy(in_use.best_tree)
+
+
+def _of_bank(policy: str) -> Callable[[HeadsInUse], TreePolicy]:
+    def make(in_use: HeadsInUse) -> TreePolicy:
+        if in_use.bank is None:
+            raise BadInput(f"policy {policy} needs a bank of trees; give one")
+        return policy_from_bank(policy, in_use.bank)
+
+    return make
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "medusa-default": Recipe("medusa", _default),
-        "medusa-best": Recipe("medusa", _best, True),
+        "medusa-best": Recipe("medusa", _best, needs_best=True),
         "hydra-default": Recipe("hydra", _default),
-        "hydra-best": Recipe("hydra", _best, True),
+        "hydra-best": Recipe("hydra", _best, needs_best=True),
+        "entmtp-ladder": Recipe(None, _of_bank("ladder")),
+        "entmtp-tau": Recipe(None, _of_bank("hysteresis")),
+        "entmtp-throughput": Recipe(None, _of_bank("throughput")),
+        "entmtp-per-step": Recipe(None, _of_bank("per-step")),
     }
 )
 """Every method beside the baseline."""
@@ -75,13 +103,19 @@ def parse_methods(names: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((BASELINE, *wanted)))
 
 
-def heads_needed(names: Sequence[str]) -> dict[str, bool]:
+def needs_bank(name: str) -> bool:
+    """Whether a method chooses from a bank of trees."""
+    return name != BASELINE and RECIPES[name].needs_bank
+
+
+def heads_needed(names: Sequence[str], scheduled: str = DEFAULT_SCHEDULED) -> dict[str, bool]:
     """Whose heads the methods draft with, and whether one of them wants the best tree."""
     needed: dict[str, bool] = {}
     for name in names:
         if name != BASELINE:
             recipe = RECIPES[name]
-            needed[recipe.heads] = needed.get(recipe.heads, False) or recipe.needs_choice
+            owner = recipe.heads or scheduled
+            needed[owner] = needed.get(owner, False) or recipe.needs_best
     return needed
 
 
@@ -90,27 +124,32 @@ def make_methods(
     target: TargetModel,
     in_use: Mapping[str, HeadsInUse],
     *,
+    scheduled: str = DEFAULT_SCHEDULED,
     pad_rows: bool = False,
 ) -> list[Method]:
     """The methods of those names, on a target and the heads that they need.
 
+    The target makes room for the sizes of all of them together, so that each is as ready as it
+    would be alone.
+
     Args:
+        scheduled: whose heads the methods with a bank draft with.
         pad_rows: give every verification, plain decoding's too, the rows of the largest tree.
     """
-    policies = {name: _policy(name, in_use) for name in names}
-    sizes = [tree.num_nodes for policy in policies.values() for tree in policy.trees]
+    users = {name: _user(name, in_use, scheduled) for name in names}
+    policies = {name: _policy(name, user) for name, user in users.items()}
+    sizes = {tree.num_nodes for policy in policies.values() for tree in policy.trees}
+    target.make_room(len({rows for policy in policies.values() for rows in policy.num_rows}))
     rows = max(sizes) if pad_rows else 1
     return [
-        Method(name, Engine(target, _heads(name, in_use), policy, min_rows=rows))
-        for name, policy in policies.items()
+        Method(name, Engine(target, user.heads if user else None, policies[name], min_rows=rows))
+        for name, user in users.items()
     ]
 
 
-def _policy(name: str, in_use: Mapping[str, HeadsInUse]) -> TreePolicy:
-    if name == BASELINE:
-        return PlainPolicy()
-    return RECIPES[name].policy(in_use[RECIPES[name].heads])
+def _user(name: str, in_use: Mapping[str, HeadsInUse], scheduled: str) -> HeadsInUse | None:
+    return None if name == BASELINE else in_use[RECIPES[name].heads or scheduled]
 
 
-def _heads(name: str, in_use: Mapping[str, HeadsInUse]) -> DraftHeads | None:
-    return None if name == BASELINE else in_use[RECIPES[name].heads].heads
+def _policy(name: str, user: HeadsInUse | None) -> TreePolicy:
+    return PlainPolicy() if user is None else RECIPES[name].policy(user)

@@ -35,7 +35,7 @@ MAX_LISTED = 10
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """The table, what its words mean, and every difference that is no rounding."""
     settings, machine = comparison.settings, comparison.environment
-    table = _table(_title(comparison), HEADINGS)
+    table = figure_table(_title(comparison), HEADINGS)
     for figures in comparison.figures:
         table.add_row(*_row(figures))
     console.print(table)
@@ -62,13 +62,13 @@ def print_verification(
     """Where the outputs part, the gravest first, and the count of all."""
     if verification.differences:
         headings = ("prompt", "token", BASELINE, verification.method, "ratio", "verdict")
-        table = _table(_title(comparison), headings)
+        table = figure_table(_title(comparison), headings)
         for one in verification.differences[:MAX_LISTED]:
             ids = (
                 NOTHING if token is None else str(token) for token in (one.plain_id, one.token_id)
             )
             place = str(one.num_common)
-            table.add_row(Text(one.prompt_id), place, *ids, _number(one.ratio), one.verdict)
+            table.add_row(Text(one.prompt_id), place, *ids, shown(one.ratio), one.verdict)
         console.print(table)
         hidden = len(verification.differences) - MAX_LISTED
         if hidden > 0:
@@ -85,7 +85,7 @@ def print_verification(
 
 def print_choice(name: str, choice: TreeChoice, console: Console) -> None:
     """How the best static tree was found."""
-    table = _table(
+    table = figure_table(
         f"{name}: trees timed on this machine; a plain step takes"
         f" {1000 * choice.plain_step_seconds:.1f} ms",
         ("drafts", "depth", "tok/step", "step ms", "expected speed-up"),
@@ -147,8 +147,8 @@ def describe_difference(one: Difference) -> str:
 def _medians(figures: Sequence[MethodFigures]) -> Iterator[str]:
     """A line on the medians of the ratios, where there are enough of them."""
     told = [
-        f"{one.name} {_number(one.speedup_median, 'x')}"
-        f" [{_number(one.speedup_median_low)}, {_number(one.speedup_median_high)}]"
+        f"{one.name} {shown(one.speedup_median, 'x')}"
+        f" [{shown(one.speedup_median_low)}, {shown(one.speedup_median_high)}]"
         for one in figures
         if one.name != BASELINE and one.speedup_median_low is not None
     ]
@@ -166,13 +166,13 @@ def _title(comparison: Comparison) -> str:
     )
 
 
-def _table(title: str, headings: tuple[str, ...]) -> Table:
+def figure_table(title: str, headings: tuple[str, ...]) -> Table:
     """Narrow enough for 80 columns."""
     table = Table(
         box=box.SIMPLE_HEAD, title=title, title_justify="left", show_edge=False, padding=0
     )
     for heading in headings:
-        is_name = heading == "method"
+        is_name = heading in ("method", "prompts")
         table.add_column(heading, justify="left" if is_name else "right", no_wrap=True)
     return table
 
@@ -180,20 +180,21 @@ def _table(title: str, headings: tuple[str, ...]) -> Table:
 def _row(figures: MethodFigures) -> tuple[str, ...]:
     interval = NOTHING
     if figures.name != BASELINE and figures.speedup_low is not None:
-        interval = f"{_number(figures.speedup_low)}..{_number(figures.speedup_high)}"
+        interval = f"{shown(figures.speedup_low)}..{shown(figures.speedup_high)}"
     shares = (figures.draft_share, figures.verify_share, figures.host_share)
     return (
         figures.name,
-        _number(figures.tokens_per_second, digits=1),
-        _number(figures.speedup, "x"),
+        shown(figures.tokens_per_second, digits=1),
+        shown(figures.speedup, "x"),
         interval,
-        _number(figures.mean_acceptance_length),
+        shown(figures.mean_acceptance_length),
         str(figures.num_nodes),
         f"{figures.num_identical}/{figures.num_prompts}",
-        _number(figures.max_rounding_ratio),
+        shown(figures.max_rounding_ratio),
         "/".join(NOTHING if part is None else f"{100 * part:.0f}" for part in shares),
     )
 
 
-def _number(value: float | None, unit: str = "", digits: int = 2) -> str:
+def shown(value: float | None, unit: str = "", digits: int = 2) -> str:
+    """A figure with its unit; what does not exist is a dash."""
     return NOTHING if value is None else f"{value:.{digits}f}{unit}"

@@ -27,6 +27,7 @@ from entmtp.errors import EntmtpError
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "demo": ("demo", "The main job: plain, Medusa and Hydra side by side on real prompts."),
+        "bench": ("bench", "Every method beside plain decoding, by source and with intervals."),
         "generate": ("generate", "One answer, as it comes."),
         "chat": ("chat", "A conversation in the terminal."),
         "verify": ("verify", "Is speculative output your model's own? Every token is compared."),

@@ -11,16 +11,13 @@ from entmtp.bench import (
     BASELINE,
     Comparison,
     Method,
-    Run,
-    Task,
     Verification,
-    compare,
     make_tasks,
     summarise_differences,
 )
 from entmtp.bench.report import describe_difference, print_verification
-from entmtp.cli.bars import progress_bar
 from entmtp.cli.flags import AsJson
+from entmtp.cli.methods import compare_visibly
 from entmtp.cli.options import (
     DraftOptions,
     SamplingOptions,
@@ -68,7 +65,7 @@ def run(
         )
     name = method_name(drafted.policy, drafted.heads.kind)
     methods = [Method(BASELINE, Engine(drafted.target)), Method(name, drafted)]
-    comparison = _compare(methods, make_tasks(drafted, prompts), params)
+    comparison = compare_visibly(methods, make_tasks(drafted, prompts), params)
     verification = summarise_differences(comparison, name)
     print_verification(verification, comparison, Console())
     if as_json:
@@ -88,17 +85,6 @@ def _check(drafts: DraftOptions, target: TargetOptions, workload: WorkloadOption
         )
     if workload.max_tokens == 0:
         raise BadInput("answers of 0 tokens leave nothing to verify; give --max-tokens 1 or more")
-
-
-def _compare(
-    methods: list[Method], tasks: tuple[Task, ...], params: GenerationParams
-) -> Comparison:
-    with progress_bar("answers", len(methods) * len(tasks), is_transient=True) as update:
-
-        def on_run(run: Run) -> None:
-            update(advance=1, description=f"answers ({run.method})")
-
-        return compare(methods, tasks, params, on_run)
 
 
 def _report(verification: Verification, comparison: Comparison) -> dict[str, object]:

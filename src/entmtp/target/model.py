@@ -8,7 +8,7 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from entmtp.target.fingerprint import fingerprint, sketch
 from entmtp.target.layout import probe_layout, shipped_attention, takes_our_attention
 from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
 from entmtp.target.output import OutputLayer, plain_weight
+from entmtp.target.readiness import Readiness
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -38,7 +39,7 @@ PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
 
 
-class TargetModel:
+class TargetModel(Readiness):
     """A model whose output must be kept, ready for tree decoding. This one runs in PyTorch."""
 
     runtime = "eager"
@@ -186,10 +187,6 @@ class TargetModel:
     def at_work(self) -> Iterator[None]:
         """What a step or a prefill runs in."""
         yield
-
-    def warm_up(self, num_rows: Collection[int]) -> None:
-        """Make steps of these many rows ready, so that the first request need not wait for it."""
-        del num_rows
 
     def forward(
         self,

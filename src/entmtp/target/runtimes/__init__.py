@@ -6,6 +6,7 @@ A runtime is a subclass of `TargetModel` and a cache of its own. Of the first it
     forward(ids, positions, among, cache)     hidden states of B x T rows behind what is committed
     logits(hidden)                            float32 logits of whichever rows are asked for
     warm_up(num_rows)                         whatever would make a first step slow
+    make_room(num_sizes)                      room for more of that, for those who compare
 
 and of the second, a `KVCache`, what moves rows: `keep`, `advance`, `truncate`, `copy_row`,
 `add_row`, `view`. `TargetModel` and `KVCache` themselves are the runtime `eager`.

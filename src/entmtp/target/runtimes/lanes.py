@@ -84,6 +84,7 @@ class Lanes:
         self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
         self._settings = {**settings, "CACHE_DIR": str(blobs)}
         self._shapes = shapes
+        self.max_pinned: int = MAX_PINNED
         self._pinned: dict[tuple[int, ...], Lane] = {}
         self._free = self._compile(self._graph)
 
@@ -96,7 +97,7 @@ class Lanes:
         """Compile a lane for these sizes of the first input, unless there are enough."""
         import openvino as ov
 
-        if sizes in self._pinned or len(self._pinned) == MAX_PINNED:
+        if sizes in self._pinned or len(self._pinned) >= self.max_pinned:
             return
         graph = self._graph
         if self._shapes is not None:
@@ -104,6 +105,10 @@ class Lanes:
             shapes = zip(graph.inputs, self._shapes(sizes), strict=True)
             graph.reshape({node: ov.PartialShape(list(shape)) for node, shape in shapes})
         self._pinned[sizes] = self._compile(graph)
+
+    def release(self) -> None:
+        """Drop the pinned lanes."""
+        self._pinned.clear()
 
     def lane(self, *sizes: int) -> Lane:
         """The lane for these sizes of the first input."""

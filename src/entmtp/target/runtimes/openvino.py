@@ -144,6 +144,15 @@ class OpenVinoTarget(TargetModel):
             among = causal_among(1, rows, self.device)
             self.logits(self.forward(zeros, zeros, among, cache))
 
+    @property
+    def max_pinned_rows(self) -> int:
+        limit: int = self._body.max_pinned
+        return limit
+
+    def make_room(self, num_sizes: int = 0) -> None:
+        self._body.release()
+        self._body.max_pinned = max(MAX_PINNED, num_sizes)
+
     def _bucket(self, batch: int, rows: int) -> int:
         """Rows to compute where `rows` are wanted: those of the next lane, if one is near."""
         pinned = [size for _, size in self._body.pinned] if batch == 1 else []
