@@ -43,6 +43,7 @@ class PolicyRun(NamedTuple):
     trees: tuple[Tree, ...]
     """Verified in each step"""
     drafted: Counts  # [S] levels that the heads drafted
+    drafted_nodes: Counts  # [S] nodes on these levels, the root included
 
 
 def accepted(trace: RankTrace, tree: Tree) -> Counts:
@@ -98,13 +99,15 @@ def replay_policy(
                 signals = Signals(signals.num_steps, signals.num_accepted, *root)
             said = start - row.start + 1
             most = sys.maxsize if max_tokens is None else max_tokens - said - 1
-            tree, levels = _ask(trace, start, StepChoice(selection, signals, most))
+            choice = StepChoice(selection, signals, most)
+            tree, levels = _ask(trace, start, choice)
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
-            steps.append(_Step(start, depth, tree, levels))
+            steps.append(_Step(start, depth, tree, levels, _num_nodes(choice.widest, levels)))
             start += depth + 1
             signals = Signals(signals.num_steps + 1, depth)
-    starts, lengths, trees, drafted = zip(*steps, strict=True) if steps else ((),) * 4
-    return PolicyRun(Run(_array(starts), _array(lengths)), trees, _array(drafted))
+    starts, lengths, trees, drafted, nodes = zip(*steps, strict=True) if steps else ((),) * 5
+    run = Run(_array(starts), _array(lengths))
+    return PolicyRun(run, trees, _array(drafted), _array(nodes))
 
 
 class _Step(NamedTuple):
@@ -112,6 +115,12 @@ class _Step(NamedTuple):
     accepted: int
     tree: Tree
     levels: int
+    num_nodes: int
+
+
+@lru_cache(maxsize=1024)
+def _num_nodes(tree: Tree, levels: int) -> int:
+    return tree.truncate(levels).num_nodes
 
 
 def _array(values: Sequence[int]) -> Counts:
