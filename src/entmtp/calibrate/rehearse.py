@@ -13,7 +13,7 @@ Dimension key: R rows · S steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -31,6 +31,10 @@ from entmtp.scheduler.times import StepTimes
 
 BASELINE = "static"
 MakeBank = Callable[[RankTrace], TreeBank]
+
+
+COSTED = ("throughput", "per-step")
+"""Policies that know the price of time."""
 
 
 class _Timed(NamedTuple):
@@ -88,6 +92,24 @@ def rehearse(
     return tuple(found)
 
 
+def tuned(bank: TreeBank, trace: RankTrace, times: StepTimes) -> TreeBank:
+    """The bank, starting from the rates that its policies reach on the rows it was fitted on.
+
+    Whether drafts are stopped between levels is settled by what is faster there.
+    """
+    best, fewest = bank, np.inf
+    tokens = int(row_tokens(trace).sum())
+    for stops in (True, False):
+        tried = replace(bank, timing=replace(bank.timing, stops=stops))
+        runs = {name: replay_policy(trace, policy_from_bank(name, tried)) for name in COSTED}
+        seconds = {name: run_seconds(trace, run, times).sum() for name, run in runs.items()}
+        if sum(seconds.values()) < fewest:
+            fewest = sum(seconds.values())
+            rates = {name: float(tokens / each) for name, each in seconds.items()}
+            best = replace(tried, timing=replace(tried.timing, rates=rates))
+    return best
+
+
 def recommend(rehearsed: Sequence[Rehearsed]) -> str:
     """The fastest of those that are surely faster than the best static tree; else that one."""
     sure = [each.replayed for each in rehearsed if each.is_surely_faster]
@@ -103,7 +125,7 @@ def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
         for tree, pair in zip(run.trees, _pairs(run), strict=True)
     ]
     rows = rows_of(trace, run.run.starts)
-    return np.bincount(rows, np.array(seconds), trace.num_rows)
+    return np.bincount(rows, np.array(seconds), trace.num_rows).astype(np.float64)
 
 
 def _pairs(run: PolicyRun) -> list[tuple[int, int]]:
