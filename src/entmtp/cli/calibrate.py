@@ -13,12 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from entmtp.calibrate.answers import AnswerConfig
+from entmtp.calibrate.pictures import need_matplotlib
 from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
+from entmtp.calibrate.report import check_place, write_report
+from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
 from entmtp.cli.bars import Update, progress_bar
 from entmtp.cli.flags import AsJson
 from entmtp.cli.options import DEFAULT_HEADS, TargetOptions, with_options
-from entmtp.cli.session import note, open_heads, open_target, warnings_as_notes
+from entmtp.cli.session import busy, note, open_heads, open_target, warnings_as_notes
 from entmtp.cli.workload import WorkloadOptions
 from entmtp.decode import Sampling
 from entmtp.errors import BadInput
@@ -65,8 +68,12 @@ class PlaceOptions:
         float, typer.Option(help="Time to spend on timing steps; be alone on the machine.")
     ] = TimingConfig.seconds
 
-    def check(self) -> None:
-        """Raises BadInput: a file could not be written, whatever came of the work."""
+    def check(self) -> Path | None:
+        """The report's page, if one is wanted.
+
+        Raises:
+            BadInput: a file could not be written, whatever came of the work.
+        """
         if self.timing_seconds < 0:
             raise BadInput(f"--timing-seconds {self.timing_seconds}: give a number from 0 up")
         for name, path in (("--out", self.out), ("--work", self.work), ("--report", self.report)):
@@ -77,6 +84,10 @@ class PlaceOptions:
             folder = path.absolute().parent
             if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
                 raise BadInput(f"{name} {path}: there is no folder {folder} to write to")
+        if self.report is None:
+            return None
+        need_matplotlib()
+        return check_place(self.report)
 
 
 @with_options
@@ -95,7 +106,7 @@ def run(
     with trees of many sizes are timed; from these two everything is computed. An interrupted run
     goes on where it stopped. Be alone on the machine: the times are part of the bank.
     """
-    places.check()
+    page = places.check()
     folder = locate_heads(_heads(heads, target.model))
     prompts = text.load()
     Sampling(text.temperature, seed=text.seed)
@@ -106,6 +117,9 @@ def run(
     config = CalibrationConfig(answers, timing, places.work, places.restart)
     with warnings_as_notes(), _bars() as bars:
         made = calibrate(model, loaded, prompts, places.out, config, bars.show)
+    if page is not None:
+        with busy("drawing the report"):
+            write_report(study(made), page)
     _tell(made, places)
     if as_json:
         print(json.dumps(summary(made, places), allow_nan=False))
@@ -162,7 +176,7 @@ def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
     bank = made.bank
     return {
         "path": str(places.out),
-        "report": None if places.report is None else str(places.report),
+        "report": None if places.report is None else str(check_place(places.report)),
         "num_prompts": bank.made_from.num_prompts,
         "recommended": bank.timing.recommended,
         "num_nodes": [tree.num_nodes for tree in bank.bank],
