@@ -6,7 +6,7 @@ Knows: what `study.py` writes. Does not know: traces, models, pages. Needs the e
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -85,8 +85,7 @@ def _latency(axes: Any, numbers: Numbers) -> None:
         verify = [1000 * each for each in table["verify_seconds"]]
         label = f"verify, {table['num_tokens']} tokens of context"
         axes.plot(rows, verify, color=BLUE, alpha=shade, label=label)
-        context = table["num_tokens"]
-        near = [one for one in numbers["timed_trees"] if round(one["context"]) == context]
+        near = [one for one in numbers["timed_trees"] if _nearest(tables, one) is table]
         middle = [1000 * one["verify"]["median"] for one in near]
         below = [1000 * (one["verify"]["median"] - one["verify"]["low"]) for one in near]
         above = [1000 * (one["verify"]["high"] - one["verify"]["median"]) for one in near]
@@ -103,6 +102,11 @@ def _latency(axes: Any, numbers: Numbers) -> None:
     axes.set(xlabel="rows (nodes, root included)", ylabel="milliseconds")
     axes.set_ylim(bottom=0)
     axes.legend()
+
+
+def _nearest(tables: Sequence[Numbers], timed: Numbers) -> Numbers:
+    """The table of the context that a tree was timed at."""
+    return min(tables, key=lambda table: abs(table["num_tokens"] - timed["context"]))
 
 
 def _acceptance(axes: Any, numbers: Numbers) -> None:

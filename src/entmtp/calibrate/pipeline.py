@@ -95,7 +95,9 @@ def calibrate(
     with _counted(seconds, "judge"):
         rehearsed = _judge(stored.trace, clock, wanted, origin)
     progress("fit", 2, 2)
-    bank = replace(bank, timing=replace(bank.timing, recommended=recommend(rehearsed)))
+    bank = replace(
+        bank, timing=replace(bank.timing, recommended=recommend(rehearsed, origin.num_prompts))
+    )
     write_bank(bank, out)
     if config.work is None:
         shutil.rmtree(work)

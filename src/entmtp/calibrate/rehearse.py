@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from entmtp.calibrate.collect import FEW_PROMPTS
 from entmtp.calibrate.compare import Replayed, replayed
 from entmtp.calibrate.intervals import redraws
 from entmtp.calibrate.monotone import Floats
@@ -110,8 +111,13 @@ def tuned(bank: TreeBank, trace: RankTrace, times: StepTimes) -> TreeBank:
     return best
 
 
-def recommend(rehearsed: Sequence[Rehearsed]) -> str:
-    """The fastest of those that are surely faster than the best static tree; else that one."""
+def recommend(rehearsed: Sequence[Rehearsed], num_rows: int) -> str:
+    """The fastest of those that are surely faster than the best static tree; else that one.
+
+    With few prompts nothing is sure, whatever an interval says.
+    """
+    if num_rows < FEW_PROMPTS:
+        return BASELINE
     sure = [each.replayed for each in rehearsed if each.is_surely_faster]
     return max(sure, key=lambda one: one.gain).name if sure else BASELINE
 
