@@ -23,7 +23,7 @@ from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.collect import Progress, TraceConfig, collect_trace
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, tuned
-from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
+from entmtp.calibrate.timing import SIZES, TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace
 from entmtp.calibrate.walk import row_tokens
@@ -36,6 +36,9 @@ from entmtp.heads.fingerprint import heads_fingerprint
 from entmtp.scheduler import MadeFor, TreeBank, write_bank
 from entmtp.scheduler.bank import MadeFrom
 from entmtp.target import TargetModel
+
+SHORT = 1024
+"""A context with fewer tokens has room for few timed steps"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,11 @@ def _times(
     def tell(share: float) -> None:
         progress("times", round(share * total), total)
 
-    return measure_latency(target, heads, texts, trees_to_time(trace.ranks), config.timing, tell)
+    timing, sizes = config.timing, SIZES
+    if target.max_length < SHORT:
+        timing = replace(timing, contexts=(target.max_length // 8,), num_rounds=1)
+        sizes = sizes[::4]
+    return measure_latency(target, heads, texts, trees_to_time(trace.ranks, sizes), timing, tell)
 
 
 def clock_of(table: LatencyTable, trace: RankTrace) -> Clock:

@@ -51,7 +51,7 @@ def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
         BadInput: they contradict one another.
         HeadsError, TreeError, ArtefactError: heads, tree or bank are not what they should be.
     """
-    policy = options.policy or (None if options.tree is None else "static")
+    policy: str | None = options.policy or (None if options.tree is None else "static")
     _check_sources(options, policy)
     bank = None if options.bank is None else read_bank(options.bank)
     if bank is not None:
