@@ -55,7 +55,7 @@ def test_a_bank_that_contradicts_itself_says_whose_parameters() -> None:
     timing = replace(bank_for(MADE_FOR).timing, rates={})
     with pytest.raises(ArtefactError, match=r"parameters of throughput .*no rate of 'throughput'"):
         policy_from_bank("throughput", bank_for(MADE_FOR, timing=timing))
-    timing = replace(timing, chosen=(0, 1, 2))
+    timing = replace(timing, ladder=replace(timing.ladder, trees=(0, 1, 2)))
     with pytest.raises(ArtefactError, match=r"parameters of ladder .*3 trees"):
         policy_from_bank("ladder", bank_for(MADE_FOR, timing=timing))
 
@@ -86,7 +86,11 @@ BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda c: c["trees"].reverse(), "a bank needs trees ascending in size"),
     (lambda c: c["trees"][0]["tree"].append([4, 4]), r"path \[4, 4\] has no parent"),
     (lambda c: c["trees"][0].update(tree=3), r"trees\[0\].tree is no list"),
+    (lambda c: c["trees"].append(c["trees"][2]), "a bank needs trees that differ"),
     (lambda c: c["timing"].update(chosen=[2, 1]), "a bank needs chosen places"),
+    (lambda c: c["timing"].update(offered=[0, 3]), "a bank needs offered places"),
+    (lambda c: c["timing"]["ladder"].update(trees=[]), "a bank needs a ladder's places"),
+    (lambda c: c["timing"].update(recommended="random"), "a bank needs a recommended policy"),
     (lambda c: c["timing"].update(chosen=[True]), r"chosen\[0\] is True, not of type int"),
     (lambda c: c["timing"].update(sizes=[1.5]), r"sizes\[0\] is 1.5, not of type int"),
     (lambda c: c["timing"]["rates"].update(throughput="2"), "rates.throughput is '2'"),

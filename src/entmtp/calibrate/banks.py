@@ -5,6 +5,9 @@ Knows: traces, times, and how trees are found. Does not know: how one of them is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from entmtp.calibrate.bands import best_in_bands
 from entmtp.calibrate.best import frontier
 from entmtp.calibrate.greedy import grow_all, replay_rollout
@@ -15,6 +18,7 @@ from entmtp.calibrate.trace import RankTrace
 from entmtp.scheduler.times import StepTimes
 from entmtp.trees import ROOT, Tree
 
+T = TypeVar("T")
 NUM_BANDS = 6
 MAX_TREES = 12
 
@@ -37,15 +41,15 @@ def for_choosing(trace: RankTrace, times: StepTimes, seed: int = 0) -> tuple[Tre
     depth = max(1, min(static[-1].depth, trace.wide_tree.num_best))
     banded = best_in_bands(trace, times, known[f"g{depth}"], NUM_BANDS)
     trees = {ROOT, static[-1], *banded.trees}
-    for tree in _halving(static):
+    for tree in halving(static):
         if len(trees) < MAX_TREES:
             trees.add(tree)
     return tuple(sorted(trees, key=lambda tree: (tree.num_nodes, tree.paths)))
 
 
-def _halving(trees: list[Tree]) -> list[Tree]:
+def halving(trees: Sequence[T]) -> list[T]:
     """The middle one, then the middles of both halves, and so on."""
-    order: list[Tree] = []
+    order: list[T] = []
     spans = [(0, len(trees))]
     while spans:
         low, high = spans.pop(0)

@@ -36,15 +36,15 @@ from entmtp.engine.questions import Question
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.heads.fingerprint import heads_fingerprint
 from entmtp.target import TargetModel
-from entmtp.trees import Tree
-from entmtp.trees.replay import best_static_tree
+from entmtp.trees import Tree, chain
+from entmtp.trees.replay import Ranks, best_static_tree
 
 SCHEMA_VERSION = 1
 """Of the files in the work folder."""
 FEW_PROMPTS = 20
 """Below this, a trace is made with a warning."""
 WIDE_NODES = 64
-"""Of the wide tree that is counted where none is given, its root included."""
+"""Of the paths that are counted where no wide tree is given, the root included."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many of its rows are done, and how many there are."""
@@ -56,7 +56,8 @@ class TraceConfig:
 
     answers: AnswerConfig = field(default_factory=AnswerConfig)
     wide_tree: Tree | None = None
-    """All that a tree made for a step may consist of; by default the most frequent true paths"""
+    """All that a tree made for a step may consist of; by default the most frequent true paths and
+    the greedy one"""
     work: Path | None = None
     """Folder of finished groups, kept for other heads of the same target; by default one beside
     the output, which goes when that is there"""
@@ -99,6 +100,12 @@ def collect_trace(
     if config.work is None:
         shutil.rmtree(run.folder)
     return stored
+
+
+def wide_tree(ranks: Ranks) -> Tree:  # [N, K]
+    """The most frequent true paths, and the greedy path, which scores are read from."""
+    best, greedy = best_static_tree(ranks, WIDE_NODES), chain(ranks.shape[1])
+    return Tree.from_paths({*best.paths, *greedy.paths})
 
 
 @contextmanager
@@ -163,7 +170,7 @@ class _Run:
             path = self.folder / f"ranks-{name}-{number:05d}.safetensors"
             ranks.append(finished(path, partial(self._ranks, group))["ranks"])
             groups.append(group._replace(hidden=torch.empty(0)))
-        tree = self.config.wide_tree or best_static_tree(torch.cat(ranks).numpy(), WIDE_NODES)
+        tree = self.config.wide_tree or wide_tree(torch.cat(ranks).numpy())
         name = f"{name}-{hashlib.sha256(repr(tree.paths).encode()).hexdigest()[:8]}"
         drafts = []
         for number in range(len(self.plan)):

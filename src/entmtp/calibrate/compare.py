@@ -82,7 +82,7 @@ def compare(
     joined = {key: np.concatenate(rows) for key, rows in seconds.items()}
     weights = redraws(trace.num_rows, seed)
     base = joined["static", ""]
-    return tuple(_replayed(key, rows, base, tokens, weights) for key, rows in joined.items())
+    return tuple(replayed(key, rows, base, tokens, weights) for key, rows in joined.items())
 
 
 def _judge(
@@ -128,9 +128,16 @@ def _with_score(
     yield ("throughput", known.name), options.row_seconds(worth.argmax(axis=1))
 
 
-def _replayed(
+def replayed(
     key: tuple[str, str], seconds: Floats, base: Floats, tokens: int, weights: Floats
 ) -> Replayed:
+    """What seconds of each row `[R]` mean beside those of the best static tree.
+
+    Args:
+        key: name and score.
+        tokens: of all rows.
+        weights: `[B, R]` redraws of the rows.
+    """
     gain = base.sum() / seconds.sum()
     half = half_width(np.log((weights @ base) / (weights @ seconds)), len(seconds))
     bounds = [None if half is None else float(gain * np.exp(s * half)) - 1 for s in (-1, 1)]

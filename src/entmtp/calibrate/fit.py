@@ -165,12 +165,19 @@ def accept_tables(options: Options, score: Score, at: NDArray[np.bool_]) -> Expe
 
     Its rate is that of the best single option.
     """
-    edges = _edges(score.values[at], NUM_ACCEPT_BINS)
-    bins = bins_of(score.values[at], edges)
-    columns = options.accepted[at].T.astype(np.float64)
-    levels = [rising_means(bins, column, len(edges) + 1) for column in columns]
+    edges, levels = accept_levels(options.accepted[at], score.values[at])
     rate = best_option(options).tokens_per_second
-    return ExpectedAccept(score.name, edges, tuple(tuple(row) for row in levels), rate)
+    return ExpectedAccept(score.name, edges, levels, rate)
+
+
+def accept_levels(
+    accepted: Places, values: Floats
+) -> tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]:
+    """Bins of `values` `[N]`, and of each option the mean of `accepted` `[N, O]` in each."""
+    edges = _edges(values, NUM_ACCEPT_BINS)
+    bins = bins_of(values, edges)
+    columns = accepted.T.astype(np.float64)
+    return edges, tuple(tuple(rising_means(bins, one, len(edges) + 1)) for one in columns)
 
 
 def fit_expected(options: Options, score: Score) -> ExpectedAccept:

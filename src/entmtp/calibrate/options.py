@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, accepted_at, next_starts, row_tokens
+from entmtp.scheduler.banded import union
 from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
@@ -97,10 +98,20 @@ def bank_options(
     """Each tree of a bank is an option everywhere.
 
     Args:
-        levels: of the draft that must be there before the choice, whatever is then chosen.
+        levels: of the draft that must be there before the choice, whatever is then chosen. It is a
+            draft of all trees together.
     """
     accepted = np.stack([accepted_at(trace, tree) for tree in trees], axis=1)
-    seconds = [times.step(tree.num_nodes, max(tree.depth, levels)) for tree in trees]
+    seconds = [times.step(tree.num_nodes, tree.depth) for tree in trees]
+    if levels:
+        whole = union(trees)
+        depths = [max(tree.depth, levels) for tree in trees]
+        seconds = [
+            times.verify(tree.num_nodes)
+            + times.draft(whole.truncate(depth).num_nodes, depth)
+            + times.host_seconds
+            for tree, depth in zip(trees, depths, strict=True)
+        ]
     return Options.of(trace, accepted, np.array(seconds))
 
 

@@ -54,7 +54,9 @@ def _fit(log_probs: Floats, hits: Floats) -> tuple[tuple[float, ...], tuple[floa
     edges = tuple(sorted(both))
     places = np.arange(len(edges) + 1)
     bins = bins_of(log_probs, edges)
-    believed = np.bincount(bins, said, len(places)) / np.maximum(np.bincount(bins), 1)
+    believed = np.bincount(bins, said, len(places)) / np.maximum(
+        np.bincount(bins, minlength=len(places)), 1
+    )
     chances = rising_means(
         np.concatenate([bins, places]), np.concatenate([hits, believed]), len(places)
     )

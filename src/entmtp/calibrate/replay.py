@@ -45,6 +45,7 @@ class PolicyRun(NamedTuple):
     trees: tuple[Tree, ...]
     """Verified in each step"""
     drafted: Counts  # [S] levels that the heads drafted
+    drafted_nodes: Counts  # [S] nodes on these levels, the root included
     seconds: NDArray[np.float64]  # [S] that each step takes by the times given; else not a number
 
     @property
@@ -112,14 +113,17 @@ def replay_policy(
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
             drafted = choice.widest.truncate(levels)
             seconds = nan if times is None else _seconds(times, signals.num_context, drafted, tree)
-            steps.append(_Step(start, depth, tree, levels, seconds))
+            steps.append(_Step(start, depth, tree, levels, drafted.num_nodes, seconds))
             start += depth + 1
             signals = Signals(
                 signals.num_steps + 1, depth, seconds=seconds, num_rows=tree.num_nodes
             )
-    starts, lengths, trees, levels_of, spent = zip(*steps, strict=True) if steps else ((),) * 5
+    starts, lengths, trees, levels_of, nodes, spent = (
+        zip(*steps, strict=True) if steps else ((),) * 6
+    )
     run = Run(_array(starts), _array(lengths))
-    return PolicyRun(run, trees, _array(levels_of), np.array(spent, dtype=np.float64))
+    spent_seconds = np.array(spent, dtype=np.float64)
+    return PolicyRun(run, trees, _array(levels_of), _array(nodes), spent_seconds)
 
 
 class _Step(NamedTuple):
@@ -127,6 +131,7 @@ class _Step(NamedTuple):
     accepted: int
     tree: Tree
     levels: int
+    num_nodes: int
     seconds: float
 
 

@@ -33,6 +33,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "verify": ("verify", "Is speculative output your model's own? Every token is compared."),
         "fetch": ("fetch", "Bring the embedded model or a benchmark's prompts into the cache."),
         "train-heads": ("train_heads", "Draft heads for a model, by self-distillation."),
+        "calibrate": ("calibrate", "A bank of trees for a model, heads, a workload, this machine."),
         "convert": ("convert", "Heads and trees to and from the forms of other programs."),
         "tree": ("tree", "Look at draft trees and convert them."),
         "trace": ("trace", "Look at the decisions that a run wrote down."),

@@ -96,13 +96,15 @@ class DraftOptions:
             help="Which tree next. plain: no drafts; static: always --tree; of a --bank: ladder"
             " and hysteresis as the paper has them, throughput (the most of each step's time),"
             " per-step (a tree made for the step), static (its best tree); random: another one"
-            " each step (for tests). Throughput with a bank, static with heads, else plain."
+            " each step (for tests). What a bank recommends, static with heads alone, else plain."
         ),
     ] = None
     bank: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Bank of trees for this model, heads and machine (calibrate)."
+            metavar="FILE",
+            help="Bank of trees for this model, heads and machine (calibrate makes it). Shipped"
+            " heads may have one of their own, which is then used without being named.",
         ),
     ] = None
     as_published: Annotated[

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
+from entmtp.cli.shipped_bank import shipped_bank
 from entmtp.errors import BadInput
 from entmtp.heads import default_tree, locate_heads, read_static_trees
 from entmtp.scheduler import (
@@ -27,7 +28,6 @@ from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
 NEED_A_BANK = ("ladder", "hysteresis", "throughput", "per-step")
 ADAPT = ("throughput", "per-step")
 WERE_PUBLISHED = ("ladder", "hysteresis")
-DEFAULT_OF_A_BANK = "throughput"
 
 
 class DraftPlan(NamedTuple):
@@ -38,6 +38,10 @@ class DraftPlan(NamedTuple):
     acceptance: str
     bank: TreeBank | None = None
     """To be checked against what is loaded"""
+    is_shipped: bool = False
+    """Whether the bank came with the heads, and nobody named it"""
+    without_bank: TreePolicy | None = None
+    """What to do where a shipped bank does not fit; None if a policy of a bank was asked for"""
 
 
 def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
@@ -47,40 +51,63 @@ def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
         BadInput: they contradict one another.
         HeadsError, TreeError, ArtefactError: heads, tree or bank are not what they should be.
     """
-    policy = options.policy or _implied(options)
-    _check(options, policy)
+    policy: str | None = options.policy or (None if options.tree is None else "static")
+    _check_sources(options, policy)
+    bank = None if options.bank is None else read_bank(options.bank)
+    if bank is not None:
+        policy = policy or bank.timing.recommended
+    _check_meanings(options, policy)
     heads = options.heads
     if heads is None and model in EMBEDDED and policy != "plain":
         heads = DEFAULT_HEADS
-    policy = policy or ("static" if heads is not None else "plain")
+    if policy is None and heads is None:
+        policy = "plain"
     if policy != "plain" and heads is None:
         raise BadInput(f"policy {policy} needs draft heads; pass --heads, or --policy plain")
     if policy == "plain" and options.acceptance != "exact":
         raise BadInput(f"--acceptance {options.acceptance} needs drafts, and the policy is plain")
     if policy == "plain" or heads is None:
         return DraftPlan(None, PlainPolicy(), options.acceptance)
-    folder = locate_heads(heads)
-    if options.bank is not None:
-        bank = read_bank(options.bank)
-        name = f"{policy}-as-published" if options.as_published else policy
-        adaptation = Adaptation(is_on=not options.no_adapt)
-        chosen = policy_from_bank(name, bank, adaptation)
-        return DraftPlan(folder, chosen, options.acceptance, bank)
+    return _plan(options, locate_heads(heads), policy, bank)
+
+
+def _plan(
+    options: DraftOptions, folder: Path, policy: str | None, bank: TreeBank | None
+) -> DraftPlan:
+    """Drafting with heads.
+
+    Args:
+        policy: None where nothing was asked for.
+        bank: that was named.
+    """
+    if bank is not None:
+        assert policy is not None, "a bank implies one"
+        return DraftPlan(folder, _of_bank(options, policy, bank), options.acceptance, bank)
+    # Banks are calibrated for exact acceptance.
+    wants_bank = policy in NEED_A_BANK or (policy is None and options.acceptance == "exact")
+    shipped = shipped_bank(folder) if wants_bank else None
+    if shipped is not None:
+        chosen = _of_bank(options, policy or shipped.timing.recommended, shipped)
+        instead = StaticPolicy(default_tree(folder)) if policy is None else None
+        return DraftPlan(folder, chosen, options.acceptance, shipped, True, instead)
+    if policy in NEED_A_BANK:
+        raise BadInput(
+            f"policy {policy} needs a bank of trees; pass --bank FILE (`entmtp calibrate` makes"
+            " one), or --policy static"
+        )
     if policy == "random":
         return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
     tree = default_tree(folder) if options.tree is None else tree_by_name(options.tree)
     return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
 
 
-def _implied(options: DraftOptions) -> str | None:
-    """The policy that other flags ask for without naming it."""
-    if options.bank is not None and options.tree is None:
-        return DEFAULT_OF_A_BANK
-    return "static" if options.tree is not None else None
+def _of_bank(options: DraftOptions, policy: str, bank: TreeBank) -> TreePolicy:
+    name = f"{policy}-as-published" if options.as_published else policy
+    return policy_from_bank(name, bank, Adaptation(is_on=not options.no_adapt))
 
 
-def _check(options: DraftOptions, policy: str | None) -> None:
-    """Refuse what contradicts itself."""
+def _check_sources(options: DraftOptions, policy: str | None) -> None:
+    """Refuse a tree, a bank and a policy that contradict one another."""
     if options.tree is not None and policy != "static":
         raise BadInput(
             f"--tree {options.tree} and --policy {policy} contradict each other; leave one out"
@@ -89,15 +116,14 @@ def _check(options: DraftOptions, policy: str | None) -> None:
         raise BadInput(
             f"--tree {options.tree} and --bank {options.bank} contradict each other; leave one out"
         )
-    if policy in NEED_A_BANK and options.bank is None:
-        raise BadInput(
-            f"policy {policy} needs a bank of trees; pass --bank FILE (`entmtp calibrate` makes"
-            " one), or --policy static"
-        )
     if options.bank is not None and policy in ("plain", "random"):
         raise BadInput(
             f"--bank {options.bank} and --policy {policy} contradict each other; leave one out"
         )
+
+
+def _check_meanings(options: DraftOptions, policy: str | None) -> None:
+    """Refuse flags that mean nothing to the policy."""
     for flag, is_given, policies in (
         ("--as-published", options.as_published, WERE_PUBLISHED),
         ("--no-adapt", options.no_adapt, ADAPT),

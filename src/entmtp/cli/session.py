@@ -15,13 +15,14 @@ from typing import Any
 from rich.console import Console
 
 from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions
-from entmtp.cli.plan import plan_drafts
+from entmtp.cli.plan import DraftPlan, plan_drafts
+from entmtp.cli.shipped_bank import machine_note, serves
 from entmtp.data import OnBadLine, SkippedLines
 from entmtp.data.cache import Progress
 from entmtp.engine import Engine
 from entmtp.engine.made_for import made_for
 from entmtp.heads import DraftHeads, load_heads
-from entmtp.scheduler import Recorded
+from entmtp.scheduler import Recorded, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target, parse_device, parse_dtype
 from entmtp.target.runtimes import parse_runtime
@@ -85,6 +86,28 @@ def warnings_as_notes() -> Iterator[None]:
         yield
 
 
+def _fitting(
+    plan: DraftPlan, options: DraftOptions, target: TargetModel, heads: DraftHeads
+) -> TreePolicy:
+    """The planned policy, if its bank is right for what was loaded.
+
+    Raises:
+        ArtefactError: it is not, and it was asked for.
+    """
+    if plan.bank is None:
+        return plan.policy
+    wanted = made_for(target, heads)
+    if plan.is_shipped and serves(plan.bank, wanted):
+        if told := machine_note(plan.bank, wanted):
+            note(told)
+        return plan.policy
+    if plan.without_bank is not None:
+        return plan.without_bank
+    where = "the bank that ships with these heads" if plan.is_shipped else str(options.bank)
+    plan.bank.check_made_for(wanted, where)
+    return plan.policy
+
+
 def open_engine(
     target_options: TargetOptions, draft_options: DraftOptions, *, is_recorded: bool = False
 ) -> Engine:
@@ -99,8 +122,7 @@ def open_engine(
     plan = plan_drafts(draft_options, target_options.model)
     target = open_target(target_options, draft_options.allow_plain, target_options.runtime)
     heads = None if plan.heads is None else open_heads(plan.heads, target)
-    if plan.bank is not None and heads is not None:
-        plan.bank.check_made_for(made_for(target, heads), str(draft_options.bank))
-    policy = Recorded(plan.policy) if is_recorded else plan.policy
+    fitting = plan.policy if heads is None else _fitting(plan, draft_options, target, heads)
+    policy = Recorded(fitting) if is_recorded else fitting
     with busy("making steps ready"):
         return Engine(target, heads, policy, acceptance=plan.acceptance)

@@ -10,7 +10,7 @@ times, tokens a second, which of the trees are worth having, thresholds) stands 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -19,6 +19,9 @@ from entmtp.scheduler.acceptance import StepFunction
 from entmtp.scheduler.throughput import Stage
 from entmtp.scheduler.times import AtContext
 from entmtp.trees import Tree
+
+RECOMMENDABLE = ("static", "ladder", "hysteresis", "throughput", "per-step")
+"""Policies that a bank may recommend."""
 
 
 class Interval(NamedTuple):
@@ -62,7 +65,7 @@ class BankTree:
 
     tree: Tree
     mean_acceptance_length: Interval
-    """Tokens a step, bonus included, on prompts that it was not chosen by"""
+    """Tokens a step, bonus included, on the calibration prompts"""
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,11 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class LadderParameters:
-    """`ladder`: one threshold less than chosen trees."""
+    """`ladder`: one threshold less than trees."""
 
     score: str
+    trees: tuple[int, ...]
+    """By their places in the bank, ascending"""
     thresholds: tuple[float, ...]
 
 
@@ -106,6 +111,9 @@ class Timing:
     """Of each tree of the bank, by end-to-end timing or as predicted"""
     chosen: tuple[int, ...]
     """Places of the throughput-Pareto trees: ascending in size, rising in tokens a second"""
+    offered: tuple[int, ...]
+    """Places of the trees that `throughput` and `hysteresis` choose from: larger ones than the best
+    static tree too, for where text is easy"""
     ladder: LadderParameters
     hysteresis: HysteresisParameters
     rates: Mapping[str, float]
@@ -114,8 +122,17 @@ class Timing:
     """Rows that `per-step` chooses from"""
     stops: bool
     """Whether it pays to be asked between levels of a draft"""
+    recommended: str
+    """The policy to use: one that was surely faster than the best static tree on prompts that it
+    was not fitted on, or else `static`"""
     oracle_bounds: Mapping[str, float]
     """Tokens a second of choosers that know the future, and of the best static tree"""
+
+
+def _are_places(places: Sequence[int], num_trees: int) -> bool:
+    """Whether they are places of trees, strictly ascending, and at least one."""
+    ascend = list(places) == sorted(set(places))
+    return bool(places) and ascend and places[0] >= 0 and places[-1] < num_trees
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,7 @@ class TreeBank:
     made_for: MadeFor
     made_from: MadeFrom
     trees: tuple[BankTree, ...]
-    """Ascending in size"""
+    """Candidates, by size; several may be of one size. Which are used, `timing` says"""
     wide_tree: Tree
     """What `per-step` takes its nodes from"""
     acceptance: Acceptance
@@ -135,18 +152,19 @@ class TreeBank:
         sizes = [entry.tree.num_nodes for entry in self.trees]
         timing, num_trees = self.timing, len(self.trees)
         for what, is_right in (
-            ("trees ascending in size", num_trees > 0 and sizes == sorted(set(sizes))),
+            ("trees ascending in size", num_trees > 0 and sizes == sorted(sizes)),
+            ("trees that differ", len({entry.tree for entry in self.trees}) == num_trees),
             (
                 "tokens_per_second for each tree",
                 len(timing.tokens_per_second) == num_trees,
             ),
             (
                 "chosen places of trees, ascending",
-                bool(timing.chosen)
-                and list(timing.chosen) == sorted(set(timing.chosen))
-                and timing.chosen[0] >= 0
-                and timing.chosen[-1] < num_trees,
+                _are_places(timing.chosen, num_trees),
             ),
+            ("a ladder's places of trees, ascending", _are_places(timing.ladder.trees, num_trees)),
+            ("offered places of trees, ascending", _are_places(timing.offered, num_trees)),
+            ("a recommended policy", timing.recommended in RECOMMENDABLE),
             (
                 "small and big places of trees",
                 0 <= timing.hysteresis.small < num_trees and 0 <= timing.hysteresis.big < num_trees,
@@ -169,6 +187,11 @@ class TreeBank:
     def bank(self) -> tuple[Tree, ...]:
         """The paper's B: the chosen trees."""
         return tuple(self.trees[place].tree for place in self.timing.chosen)
+
+    @property
+    def offer(self) -> tuple[Tree, ...]:
+        """What a policy that knows the price of time chooses from."""
+        return tuple(self.trees[place].tree for place in self.timing.offered)
 
     @property
     def best_static(self) -> Tree:

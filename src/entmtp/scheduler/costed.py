@@ -30,7 +30,7 @@ class CostedPolicy(TreePolicy):
     ) -> None:
         """
         Args:
-            trees: all that may be drafted.
+            trees: all that may be drafted; the last one holds all others.
             rate: tokens a second, as calibrated.
             kinds: of predictions that are corrected apart.
 

@@ -27,7 +27,8 @@ def _static(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
 
 def _ladder(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
     ladder = bank.timing.ladder
-    return LadderPolicy(bank.bank, ladder.thresholds, ladder.score)
+    trees = [bank.trees[place].tree for place in ladder.trees]
+    return LadderPolicy(trees, ladder.thresholds, ladder.score)
 
 
 def _hysteresis(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
@@ -46,13 +47,13 @@ def _published_hysteresis(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
 
 
 def _throughput(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
-    chosen = bank.timing.chosen
+    offered = bank.timing.offered
     stages = [
-        Stage(stage.score, tuple(stage.by_tree[place] for place in chosen))
+        Stage(stage.score, tuple(stage.by_tree[place] for place in offered))
         for stage in bank.acceptance.stages
     ]
     return ThroughputPolicy(
-        bank.bank,
+        bank.offer,
         stages if bank.timing.stops else [stages[0], stages[-1]],
         bank.timing.step_times,
         bank.timing.rates["throughput"],

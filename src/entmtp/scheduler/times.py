@@ -92,11 +92,15 @@ def at_any_length(times: StepTimes) -> tuple[AtContext, ...]:
 class Costs:
     """Times of the sizes that a policy uses, looked up instead of computed.
 
-    `verify[length][rows]` and `draft[length][levels]`, where `length` is a place in `Times`.
+    `verify[length][rows]` and `draft[length][levels]`, where `length` is a place in `Times`. What
+    is drafted is the last of the trees, level by level: wide levels take longer than one path.
     """
 
     def __init__(self, times: Times, trees: Sequence[Tree]) -> None:
         """
+        Args:
+            trees: all that may be verified, and last what is drafted of them.
+
         Raises:
             BadInput: there is no table, or one does not reach as deep as the trees.
         """
@@ -115,7 +119,8 @@ class Costs:
         self._ends = [(a + b) // 2 for a, b in pairwise(lengths)]
         self.times = [one.times for one in times]
         self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
-        self.draft = [one.draft_seconds for one in self.times]
+        levels = [trees[-1].truncate(d).num_nodes for d in range(trees[-1].depth + 1)]
+        self.draft = [[one.draft(rows, d) for d, rows in enumerate(levels)] for one in self.times]
         self.host = [one.host_seconds for one in self.times]
         self._in_company: dict[tuple[int, int], Sequence[float]] = {}
         self.plain_seconds = self.times[0].step(1, 0)

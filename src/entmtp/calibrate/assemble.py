@@ -1,0 +1,249 @@
+"""From a trace and step times to a bank: fitted parameters put where policies look for them.
+
+Knows: traces, times, fits, banks. Does not know: models, files, other prompts than the trace's.
+
+What stands in front of `timing` in a bank is computed without any times.
+
+Dimension key: N starts · O candidate trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from entmtp.calibrate.chooser import Hysteresis, Ladder
+from entmtp.calibrate.fit import (
+    accept_levels,
+    fit_hysteresis,
+    fit_ladder,
+    hysteresis_seconds,
+    ladder_choice,
+    settle,
+)
+from entmtp.calibrate.monotone import bins_of
+from entmtp.calibrate.offer import Offer, choose_offer
+from entmtp.calibrate.options import Options, bank_options
+from entmtp.calibrate.oracle import OracleBounds, oracle_bounds
+from entmtp.calibrate.perstep import fit_node_values
+from entmtp.calibrate.pool import candidate_trees
+from entmtp.calibrate.scores import Score, scores
+from entmtp.calibrate.sizes import fit_per_step
+from entmtp.calibrate.throughput import Evaluation, Prediction, evaluate
+from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.walk import accepted_at, row_ends
+from entmtp.scheduler import MadeFor, Stage, StepFunction, Times, TreeBank
+from entmtp.scheduler.bank import (
+    Acceptance,
+    BankTree,
+    HysteresisParameters,
+    Interval,
+    LadderParameters,
+    MadeFrom,
+    Timing,
+)
+from entmtp.scheduler.times import StepTimes
+from entmtp.trees import Tree
+
+_ONE = StepTimes((1, 2), (1.0, 1.0), (0.0,) * 65, 0.0)
+"""Every step takes a second: what does not depend on times is computed with these."""
+
+
+class Clock(NamedTuple):
+    """Step times of one machine."""
+
+    typical: StepTimes
+    """At the average length of the calibration text: what is fitted is fitted at these"""
+    by_length: Times
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Trees of a bank, and what they do on one trace."""
+
+    trace: RankTrace
+    times: StepTimes
+    trees: tuple[Tree, ...]
+    evaluation: Evaluation
+    offer: Offer
+
+    @classmethod
+    def of(cls, trace: RankTrace, times: StepTimes, seed: int) -> Candidates:
+        trees = candidate_trees(trace)
+        evaluation = evaluate(trace, trees, times, seed)
+        return cls(trace, times, trees, evaluation, choose_offer(trace, times, trees, evaluation))
+
+    def pick(self, places: Sequence[int]) -> tuple[Tree, ...]:
+        return tuple(self.trees[place] for place in places)
+
+    def oracle(self) -> OracleBounds:
+        """What any scheduler could still win."""
+        offered = self.pick(self.offer.offered)
+        values = fit_node_values(self.trace)
+        return oracle_bounds(self.trace, self.times, self.trees, offered, values)
+
+
+def assemble(
+    candidates: Candidates, clock: Clock, made_for: MadeFor, made_from: MadeFrom
+) -> TreeBank:
+    """A bank with every policy's parameters fitted on the whole trace; `static` is recommended."""
+    trace = candidates.trace
+    lengths = evaluate(trace, candidates.trees, _ONE, made_from.seed).predictions
+    acceptance = _acceptance(trace, candidates.trees)
+    return TreeBank(
+        made_for=made_for,
+        made_from=made_from,
+        trees=tuple(
+            BankTree(tree, _interval(one))
+            for tree, one in zip(candidates.trees, lengths, strict=True)
+        ),
+        wide_tree=trace.wide_tree,
+        acceptance=acceptance,
+        timing=_timing(candidates, clock, acceptance.stages),
+    )
+
+
+def _interval(one: Prediction) -> Interval:
+    """Where there are too few rows to say how sure it is, all that it could be."""
+    least, most = 1 / one.step_seconds, (1 + one.tree.depth) / one.step_seconds
+    low = least if one.low is None else one.low
+    high = most if one.high is None else one.high
+    return Interval(one.tokens_per_second, max(low, least), min(high, most))
+
+
+def _acceptance(trace: RankTrace, trees: Sequence[Tree]) -> Acceptance:
+    accepted = np.stack([accepted_at(trace, tree) for tree in trees], axis=1)
+    values = fit_node_values(trace)
+    depths = range(trace.wide_tree.depth)
+    return Acceptance(
+        tuple(_stage(trace, accepted, score) for score in _stage_scores(trace)),
+        tuple(_stepped(values.edges[depth], values.levels[depth]) for depth in depths),
+        values.reach,
+    )
+
+
+def _stage_scores(trace: RankTrace) -> list[Score]:
+    """p0 before drafting, then the greedy path's value as deep as it is known; at least two."""
+    known = scores(trace)
+    depths = range(1, trace.wide_tree.num_best + 1)
+    return [known["p0"], *(known[f"g{depth}"] for depth in depths)]
+
+
+def _stage(trace: RankTrace, accepted: np.ndarray, score: Score) -> Stage:
+    begins = np.arange(len(accepted)) < row_ends(trace)
+    edges, levels = accept_levels(accepted[begins], score.values[begins])
+    return Stage(score.name, tuple(_stepped(edges, row) for row in levels))
+
+
+def _stepped(edges: Sequence[float], levels: Sequence[float]) -> StepFunction:
+    """With edges as a file holds them; of those that then are one, the last counts."""
+    kept: dict[float, float] = {}
+    for edge, level in zip(edges, levels[1:], strict=True):
+        kept[_as_written(edge)] = level
+    return StepFunction(tuple(kept), (levels[0], *kept.values()))
+
+
+def _as_written(number: float) -> float:
+    return float(f"{number:.6g}")
+
+
+def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Timing:
+    trace, times, offer = candidates.trace, candidates.times, candidates.offer
+    per_step = fit_per_step(trace, times)
+    plain = 1 / times.step(1, 0)
+    return Timing(
+        step_times=tuple(clock.by_length),
+        tokens_per_second=tuple(map(_interval, candidates.evaluation.predictions)),
+        chosen=offer.chosen,
+        offered=offer.offered,
+        ladder=_ladder(candidates),
+        hysteresis=_hysteresis(candidates),
+        rates={
+            "throughput": max(plain, _rate(candidates, stages)),
+            "per-step": max(plain, per_step.tokens_per_second),
+        },
+        sizes=per_step.sizes,
+        stops=True,
+        recommended="static",
+        oracle_bounds=_bounds(candidates.oracle()),
+    )
+
+
+def _bounds(bounds: OracleBounds) -> dict[str, float]:
+    return {
+        "plain": bounds.plain,
+        "best_static": bounds.best_static.tokens_per_second,
+        "bank_this_step": bounds.bank_this_step,
+        "bank_perfect": bounds.bank_perfect,
+        "fixed_size": bounds.fixed_size.tokens_per_second,
+        "perfect_size": bounds.perfect_size,
+        "full": bounds.full,
+    }
+
+
+def _rate(candidates: Candidates, stages: Sequence[Stage]) -> float:
+    """Tokens a second of the offered trees, chosen by the last stage's score."""
+    score = _stage_scores(candidates.trace)[len(stages) - 1]
+    offered = candidates.offer.offered
+    options = _options(candidates, offered, score)
+    tables = [stages[-1].by_tree[place] for place in offered]
+    bins = [bins_of(score.values, table.edges) for table in tables]
+    levels = [np.array(table.levels)[at] for table, at in zip(tables, bins, strict=True)]
+    return settle(options, np.stack(levels, axis=1)).tokens_per_second
+
+
+def _options(candidates: Candidates, places: Sequence[int], score: Score) -> Options:
+    trees = candidates.pick(places)
+    return bank_options(candidates.trace, trees, candidates.times, score.levels)
+
+
+def _policy_scores(trace: RankTrace) -> list[Score]:
+    """What `ladder` and `hysteresis` may look at; the best on the calibration rows is taken."""
+    known = scores(trace)
+    names = ("p0", "entropy", *(f"g{depth}" for depth in range(1, 5)), "sum_g")
+    return [known[name] for name in names if name in known]
+
+
+def _ladder(candidates: Candidates) -> LadderParameters:
+    """Over the chosen trees, less those whose band is empty."""
+    chosen = candidates.offer.chosen
+    best, fewest = Ladder("p0", ()), np.inf
+    for score in _policy_scores(candidates.trace) if len(chosen) > 1 else ():
+        options = _options(candidates, chosen, score)
+        ladder = fit_ladder(options, score)
+        seconds = options.row_seconds(ladder_choice(ladder, score.values)).sum()
+        if seconds < fewest:
+            best, fewest = ladder, seconds
+    if not best.thresholds:
+        return LadderParameters(best.score, chosen[-1:], ())
+    return _without_empty_bands(best, chosen)
+
+
+def _without_empty_bands(ladder: Ladder, places: Sequence[int]) -> LadderParameters:
+    """A band that begins where the next one does is none, to the digits that a file holds."""
+    trees, thresholds = [places[0]], list[float]()
+    for place, threshold in zip(places[1:], map(_as_written, ladder.thresholds), strict=True):
+        if thresholds and threshold <= thresholds[-1]:
+            trees[-1] = place
+        else:
+            trees.append(place)
+            thresholds.append(threshold)
+    return LadderParameters(ladder.score, tuple(trees), tuple(thresholds))
+
+
+def _hysteresis(candidates: Candidates) -> HysteresisParameters:
+    offered = candidates.offer.offered
+    static = offered.index(candidates.offer.chosen[-1])
+    best, fewest = Hysteresis("p0", static, static, 0.0, 0.0), np.inf
+    for score in _policy_scores(candidates.trace):
+        options = _options(candidates, offered, score)
+        rule = fit_hysteresis(options, score)
+        seconds = hysteresis_seconds(options, score.values, rule).sum()
+        if seconds < fewest:
+            best, fewest = rule, seconds
+    on, off = _as_written(best.tau_on), _as_written(best.tau_off)
+    small, big = offered[best.small], offered[best.big]
+    return HysteresisParameters(best.score, small, big, on, off)

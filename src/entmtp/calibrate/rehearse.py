@@ -1,0 +1,167 @@
+"""Policies as they run, replayed over rows that they were not fitted on.
+
+Knows: banks, policies, traces, times. Does not know: models, files.
+
+The rows are halved; a whole bank is made on one half and each of its policies replayed on the
+other, and the other way round. Steps are priced with the calibrated times of what was drafted and
+verified. What a choice costs on the host is not in those; `seconds_to_choose` is measured here and
+counted.
+
+Dimension key: R rows · S steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from entmtp.calibrate.collect import FEW_PROMPTS
+from entmtp.calibrate.compare import Replayed, replayed
+from entmtp.calibrate.intervals import redraws
+from entmtp.calibrate.monotone import Floats
+from entmtp.calibrate.replay import PolicyRun, replay_policy
+from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.walk import halves, row_tokens, rows_of
+from entmtp.scheduler import TreeBank, TreePolicy, policy_from_bank
+from entmtp.scheduler.bank import RECOMMENDABLE
+from entmtp.scheduler.times import StepTimes
+
+BASELINE = "static"
+MakeBank = Callable[[RankTrace], TreeBank]
+
+
+COSTED = ("throughput", "per-step")
+"""Policies that know the price of time."""
+
+
+class _Timed(NamedTuple):
+    run: PolicyRun
+    seconds_to_choose: float
+    """Of one step, the replay's own work included"""
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """One policy on all rows, each judged by a bank of the other half."""
+
+    replayed: Replayed
+    mean_acceptance_length: float
+    seconds_to_choose: float
+    """Of a step, over what the best static tree takes"""
+    num_steps_by_rows: Mapping[int, int]
+    """Rows verified in a step, and in how many steps"""
+
+    @property
+    def is_surely_faster(self) -> bool:
+        """Than the best static tree, the lower end of its interval above 0."""
+        return self.replayed.low is not None and self.replayed.low > 0
+
+
+def rehearse(
+    trace: RankTrace,
+    times: StepTimes,
+    make_bank: MakeBank,
+    seed: int = 0,
+    names: Sequence[str] = RECOMMENDABLE,
+) -> tuple[Rehearsed, ...]:
+    """Every policy, crosswise; the best static tree first.
+
+    Raises:
+        BadInput: there are fewer than two rows.
+    """
+    one, other = halves(trace, seed)
+    runs: dict[str, list[_Timed]] = {name: [] for name in names}
+    for fitted_on, judged_on in ((one, other), (other, one)):
+        bank = make_bank(fitted_on)
+        for name in names:
+            runs[name].append(_timed(judged_on, policy_from_bank(name, bank)))
+    judged = (other, one)
+    idle = _mean([each.seconds_to_choose for each in runs[BASELINE]])
+    tokens = int(row_tokens(trace).sum())
+    weights = redraws(trace.num_rows, seed)
+    base = _seconds(judged, runs[BASELINE], times, 0.0)
+    found = []
+    for name in names:
+        extra = max(0.0, _mean([each.seconds_to_choose for each in runs[name]]) - idle)
+        seconds = _seconds(judged, runs[name], times, extra)
+        figures = replayed((name, ""), seconds, base, tokens, weights)
+        found.append(_rehearsed(figures, runs[name], tokens, extra))
+    return tuple(found)
+
+
+def tuned(bank: TreeBank, trace: RankTrace, times: StepTimes) -> TreeBank:
+    """The bank, starting from the rates that its policies reach on the rows it was fitted on.
+
+    Whether drafts are stopped between levels is settled by what is faster there.
+    """
+    best, fewest = bank, np.inf
+    tokens = int(row_tokens(trace).sum())
+    for stops in (True, False):
+        tried = replace(bank, timing=replace(bank.timing, stops=stops))
+        runs = {name: replay_policy(trace, policy_from_bank(name, tried)) for name in COSTED}
+        seconds = {name: run_seconds(trace, run, times).sum() for name, run in runs.items()}
+        if sum(seconds.values()) < fewest:
+            fewest = sum(seconds.values())
+            rates = {name: float(tokens / each) for name, each in seconds.items()}
+            best = replace(tried, timing=replace(tried.timing, rates=rates))
+    return best
+
+
+def recommend(rehearsed: Sequence[Rehearsed], num_rows: int) -> str:
+    """The fastest of those that are surely faster than the best static tree; else that one.
+
+    With few prompts nothing is sure, whatever an interval says.
+    """
+    if num_rows < FEW_PROMPTS:
+        return BASELINE
+    sure = [each.replayed for each in rehearsed if each.is_surely_faster]
+    return max(sure, key=lambda one: one.gain).name if sure else BASELINE
+
+
+def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
+    """Seconds of each row `[R]`, by what was drafted and verified in its steps."""
+    draft = {(nodes, levels): times.draft(nodes, levels) for nodes, levels in set(_pairs(run))}
+    verify = {rows: times.verify(rows) for rows in {tree.num_nodes for tree in run.trees}}
+    seconds = [
+        verify[tree.num_nodes] + draft[pair] + times.host_seconds
+        for tree, pair in zip(run.trees, _pairs(run), strict=True)
+    ]
+    rows = rows_of(trace, run.run.starts)
+    return np.bincount(rows, np.array(seconds), trace.num_rows).astype(np.float64)
+
+
+def _pairs(run: PolicyRun) -> list[tuple[int, int]]:
+    return list(zip(run.drafted_nodes.tolist(), run.drafted.tolist(), strict=True))
+
+
+def _timed(trace: RankTrace, policy: TreePolicy) -> _Timed:
+    started = perf_counter()
+    run = replay_policy(trace, policy)
+    spent = perf_counter() - started
+    return _Timed(run, spent / max(len(run.trees), 1))
+
+
+def _seconds(
+    traces: Sequence[RankTrace], runs: Sequence[_Timed], times: StepTimes, extra: float
+) -> Floats:
+    """Of the rows of all traces, end to end, `extra` added to each step."""
+    parts = []
+    for trace, each in zip(traces, runs, strict=True):
+        steps = np.bincount(rows_of(trace, each.run.run.starts), minlength=trace.num_rows)
+        parts.append(run_seconds(trace, each.run, times) + extra * steps)
+    return np.concatenate(parts)
+
+
+def _rehearsed(figures: Replayed, runs: Sequence[_Timed], tokens: int, extra: float) -> Rehearsed:
+    trees = [tree for each in runs for tree in each.run.trees]
+    sizes, counts = np.unique([tree.num_nodes for tree in trees], return_counts=True)
+    by_rows = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    return Rehearsed(figures, tokens / max(len(trees), 1), extra, by_rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

@@ -1,0 +1,156 @@
+"""A page about a calibration that stands alone, and its numbers beside it.
+
+Knows: numbers and pictures. Does not know: how they were found.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from entmtp.calibrate.files import write_json
+from entmtp.calibrate.pictures import draw
+from entmtp.errors import BadInput
+
+PAGE_NAME = "calibration.html"
+TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "frontier": (
+            "What trees accept, and what their steps take",
+            "Each point is a tree. The slope of a line from the origin is a rate: a tree above the"
+            " dashed line would be faster than the best static one.",
+        ),
+        "latency": (
+            "How long steps take here",
+            "Medians with quartiles; the lines are the monotone model that policies look up.",
+        ),
+        "acceptance": (
+            "Acceptance by depth and rank",
+            "How often the true token had this rank under the head of this depth.",
+        ),
+        "signals": (
+            "What signals say of acceptance",
+            "Mutual information and Pearson's r between what is known before verification and the"
+            " drafts that the largest offered tree accepts.",
+        ),
+        "bounds": (
+            "What any scheduler could reach",
+            "From plain decoding to choosers that know the future.",
+        ),
+        "policies": (
+            "Policies against the best static tree",
+            "Fitted on one half of the prompts, judged on the other, and the other way round. Red:"
+            " policies as they run, their own time counted. Grey: the simple choosers by score.",
+        ),
+        "bias": (
+            "The bias of the greedy construction",
+            "The score that each tree of the paper's construction was grown by, beside what a"
+            " rollout of its own accepts.",
+        ),
+    }
+)
+
+
+def check_place(place: Path) -> Path:
+    """The page's file for `--report`: itself if it ends in .html, else one in that folder.
+
+    Raises:
+        BadInput: it ends in something else.
+    """
+    if place.suffix == ".html":
+        return place
+    if place.suffix and not place.is_dir():
+        raise BadInput(f"the report {place} ends in {place.suffix}; give a folder or a name.html")
+    return place / PAGE_NAME
+
+
+def write_report(numbers: Mapping[str, Any], page: Path) -> None:
+    """Write the page, and its numbers as JSON beside it, each whole or not at all."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(_page(numbers))
+    write_json(page.with_suffix(".json"), numbers)
+    half = page.with_name(f".{page.name}")
+    half.write_text(text, encoding="utf-8")
+    half.replace(page)
+
+
+def _page(numbers: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        "<!doctype html><meta charset=utf-8><title>Calibration</title>"
+        "<style>body{font:15px/1.5 sans-serif;max-width:54em;margin:2em auto;padding:0 1em}"
+        "img{max-width:100%}td,th{padding:.15em .8em;text-align:right}"
+        "td:first-child,th:first-child{text-align:left}pre{overflow-x:auto}</style>"
+        f"<h1>Calibration</h1><p>{html.escape(_summary(numbers))}"
+    )
+    yield _table(
+        ["tree", "depth", "tokens a step", "tokens/s", "bank"],
+        [
+            [
+                tree["num_nodes"],
+                tree["depth"],
+                _interval(tree["mean_acceptance_length"], 3),
+                _interval(tree["tokens_per_second"], 1),
+                "static" if tree["is_chosen"] else "offered",
+            ]
+            for tree in numbers["trees"]
+            if tree["is_chosen"] or tree["is_offered"]
+        ],
+    )
+    yield _policy_table(numbers)
+    for name, (title, text) in TEXTS.items():
+        picture = base64.b64encode(draw(name, numbers)).decode()
+        yield (
+            f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}"
+            f'<p><img alt="{html.escape(title)}" src="data:image/png;base64,{picture}">'
+        )
+    shown = {
+        key: numbers[key]
+        for key in ("made_for", "made_from", "machine", "ladder", "hysteresis", "sizes", "rates")
+    }
+    details = html.escape(json.dumps(shown, indent=1))
+    yield f"<h2>Made for, made from, and parameters</h2><pre>{details}</pre>\n"
+
+
+def _summary(numbers: Mapping[str, Any]) -> str:
+    origin, bounds = numbers["made_from"], numbers["oracle_bounds"]
+    return (
+        f"{origin['num_prompts']} prompts ({', '.join(origin['kinds'])}), temperature"
+        f" {origin['temperature']:g}, seed {origin['seed']}. Predicted tokens/s: plain"
+        f" {bounds['plain']:.1f}, best static tree {bounds['best_static']:.1f}, a perfect chooser"
+        f" among the offered trees {bounds['bank_perfect']:.1f}. Recommended policy:"
+        f" {numbers['recommended']}."
+    )
+
+
+def _policy_table(numbers: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            one["name"],
+            f"{one['tokens_per_second']:.1f}",
+            f"{one['mean_acceptance_length']:.3f}",
+            f"{100 * one['gain']:+.1f}",
+            "" if one["low"] is None else f"{100 * one['low']:+.1f} to {100 * one['high']:+.1f}",
+            f"{1e6 * one['seconds_to_choose']:.0f}",
+        ]
+        for one in numbers["policies"]
+    ]
+    heads = ["policy", "tokens/s", "tokens a step", "% over static", "95 %", "µs to choose"]
+    return _table(heads, rows)
+
+
+def _interval(figure: Mapping[str, float], digits: int) -> str:
+    value, low, high = (f"{figure[key]:.{digits}f}" for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def _table(heads: list[str], rows: list[list[object]] | list[list[str]]) -> str:
+    def row(tag: str, cells: list[object] | list[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells)
+
+    body = "".join(row("td", list(cells)) for cells in rows)
+    return f"<table>{row('th', list(heads))}{body}</table>"

@@ -1,0 +1,187 @@
+"""`entmtp calibrate`: a bank of trees for a model, its heads, a workload and this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from entmtp.calibrate.answers import AnswerConfig
+from entmtp.calibrate.pictures import need_matplotlib
+from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
+from entmtp.calibrate.report import check_place, write_report
+from entmtp.calibrate.study import study
+from entmtp.calibrate.timing import TimingConfig
+from entmtp.cli.bars import Update, progress_bar
+from entmtp.cli.flags import AsJson
+from entmtp.cli.options import DEFAULT_HEADS, TargetOptions, with_options
+from entmtp.cli.session import busy, note, open_heads, open_target, warnings_as_notes
+from entmtp.cli.workload import WorkloadOptions
+from entmtp.decode import Sampling
+from entmtp.errors import BadInput
+from entmtp.heads import locate_heads
+from entmtp.target.embedded import EMBEDDED
+
+
+@dataclass(frozen=True)
+class TextOptions(WorkloadOptions):
+    """What is answered: text like that to be served."""
+
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer at the most.")] = 128
+    temperature: Annotated[float, typer.Option(help="Of the answers; 0 is greedy.")] = 0.0
+    seed: Annotated[int, typer.Option(help="Of answers at a temperature, and of all drawing.")] = 0
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where results and unfinished work lie."""
+
+    out: Annotated[
+        Path, typer.Option(metavar="FILE.json", help="The bank, for --bank of other commands.")
+    ] = Path("bank.json")
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR|FILE.html",
+            help="Also draw what was measured and found into a page, its numbers beside it as"
+            " JSON (needs matplotlib).",
+        ),
+    ] = None
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep finished work here, for other heads of the same model; by default it lies"
+            " beside the bank until that is done.",
+        ),
+    ] = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Make work of other prompts or settings anew.")
+    ] = False
+    timing_seconds: Annotated[
+        float, typer.Option(help="Time to spend on timing steps; be alone on the machine.")
+    ] = TimingConfig.seconds
+
+    def check(self) -> Path | None:
+        """The report's page, if one is wanted.
+
+        Raises:
+            BadInput: a file could not be written, whatever came of the work.
+        """
+        if self.timing_seconds < 0:
+            raise BadInput(f"--timing-seconds {self.timing_seconds}: give a number from 0 up")
+        for name, path in (("--out", self.out), ("--work", self.work), ("--report", self.report)):
+            if path is None:
+                continue
+            if name == "--out" and path.is_dir():
+                raise BadInput(f"--out {path} is a folder; give the name of a file")
+            folder = path.absolute().parent
+            if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+                raise BadInput(f"{name} {path}: there is no folder {folder} to write to")
+        if self.report is None:
+            return None
+        need_matplotlib()
+        return check_place(self.report)
+
+
+@with_options
+def run(
+    target: TargetOptions,
+    text: TextOptions,
+    places: PlaceOptions,
+    heads: Annotated[
+        str | None, typer.Option(metavar="medusa|hydra|PATH", help="The heads that draft.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure prompts and this machine, and write the bank of trees that fits both.
+
+    The model answers the prompts; the ranks of what it said under the heads are recorded; steps
+    with trees of many sizes are timed; from these two everything is computed. An interrupted run
+    goes on where it stopped. Be alone on the machine: the times are part of the bank.
+    """
+    page = places.check()
+    folder = locate_heads(_heads(heads, target.model))
+    prompts = text.load()
+    Sampling(text.temperature, seed=text.seed)
+    model = open_target(target, runtime=target.runtime)
+    loaded = open_heads(folder, model)
+    answers = AnswerConfig(text.temperature, text.seed, text.max_tokens)
+    timing = TimingConfig(seconds=places.timing_seconds)
+    config = CalibrationConfig(answers, timing, places.work, places.restart)
+    with warnings_as_notes(), _bars() as bars:
+        made = calibrate(model, loaded, prompts, places.out, config, bars.show)
+    if page is not None:
+        with busy("drawing the report"):
+            write_report(study(made), page)
+    _tell(made, places)
+    if as_json:
+        print(json.dumps(summary(made, places), allow_nan=False))
+
+
+def _heads(heads: str | None, model: str) -> str:
+    if heads is None and model not in EMBEDDED:
+        raise BadInput(f"{model} comes without draft heads; pass --heads")
+    return heads or DEFAULT_HEADS
+
+
+@dataclass
+class _Bars:
+    """One bar for each stage, made when its first news comes."""
+
+    stack: ExitStack
+    updates: dict[str, Update] = field(default_factory=dict)
+
+    def show(self, stage: str, num_done: int, num_all: int) -> None:
+        if stage not in self.updates:
+            self.stack.close()  # one at a time on a terminal
+            self.updates[stage] = self.stack.enter_context(progress_bar(stage, num_all))
+        self.updates[stage](completed=num_done, total=num_all)
+
+
+@contextmanager
+def _bars() -> Iterator[_Bars]:
+    with ExitStack() as stack:
+        yield _Bars(stack)
+
+
+def _tell(made: Calibration, places: PlaceOptions) -> None:
+    bank, bounds = made.bank, made.bank.timing.oracle_bounds
+    sizes = [tree.num_nodes for tree in bank.bank]
+    print(
+        f"{places.out}: trees of {sizes} nodes, and {len(bank.offer)} to choose from step by step"
+    )
+    print(
+        f"tokens/s as predicted: plain {bounds['plain']:.1f}, best static tree"
+        f" {bounds['best_static']:.1f}, a perfect chooser {bounds['bank_perfect']:.1f}"
+    )
+    for one in made.rehearsed[1:]:
+        gain = one.replayed
+        sure = ""
+        if gain.low is not None and gain.high is not None:
+            sure = f" ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        print(f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the best static tree")
+    print(f"recommended: {bank.timing.recommended}")
+    note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))
+
+
+def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
+    """What `--json` prints."""
+    bank = made.bank
+    return {
+        "path": str(places.out),
+        "report": None if places.report is None else str(check_place(places.report)),
+        "num_prompts": bank.made_from.num_prompts,
+        "recommended": bank.timing.recommended,
+        "num_nodes": [tree.num_nodes for tree in bank.bank],
+        "num_nodes_offered": [tree.num_nodes for tree in bank.offer],
+        "oracle_bounds": dict(bank.timing.oracle_bounds),
+        "policies": [one.replayed._asdict() for one in made.rehearsed],
+        "seconds": made.seconds,
+    }
