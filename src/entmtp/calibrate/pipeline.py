@@ -151,7 +151,8 @@ def _times(
     def tell(share: float) -> None:
         progress("times", round(share * total), total)
 
-    timing, sizes = config.timing, SIZES
+    timing = config.timing
+    sizes: Sequence[int] = SIZES
     if target.max_length < SHORT:
         timing = replace(timing, contexts=(target.max_length // 8,), num_rounds=1)
         sizes = sizes[::4]
