@@ -11,7 +11,13 @@ from entmtp.cli.app import run_command
 from training_commands import Capture, command, left_behind, refused
 
 GOOD = b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bcd"}]}'
-READERS = ("demo --prompts", "verify --prompts", "train-heads --prompts", "train-heads --answers")
+READERS = (
+    "demo --prompts",
+    "verify --prompts",
+    "calibrate --prompts",
+    "train-heads --prompts",
+    "train-heads --answers",
+)
 
 
 def reading(reader: str, file: Path, model: Path, folder: Path, *more: str) -> list[str]:
@@ -19,10 +25,14 @@ def reading(reader: str, file: Path, model: Path, folder: Path, *more: str) -> l
     drafts = {
         "demo": ("--methods", "plain"),
         "verify": ("--heads", str(model.parent / "heads"), "--tree", "chain-2"),
+        "calibrate": ("--heads", str(model.parent / "heads"), "--out", str(folder / "bank.json")),
     }
     if verb in drafts:
         return [verb, "--model", str(model), flag, str(file), *drafts[verb], *more]
     return command(model, folder, flag, str(file), *more)
+
+
+SHORT = ("--timing-seconds", "0")
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -59,6 +69,7 @@ def test_T04_bad_lines_may_be_skipped_and_are_counted(
     more = {
         "demo --prompts": ("--max-tokens", "2"),
         "verify --prompts": ("--max-tokens", "2", "--dtype", "float32"),
+        "calibrate --prompts": ("--max-tokens", "4", "--runtime", "eager", *SHORT),
         "train-heads --prompts": ("--num-tokens", "30", "--max-tokens", "8", "--epochs", "1"),
         "train-heads --answers": ("--epochs", "1"),
     }

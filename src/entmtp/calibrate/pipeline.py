@@ -152,7 +152,7 @@ def _times(
         progress("times", round(share * total), total)
 
     timing = config.timing
-    sizes: tuple[int, ...] = SIZES
+    sizes: Sequence[int] = SIZES
     if target.max_length < SHORT:
         timing = replace(timing, contexts=(target.max_length // 8,), num_rounds=1)
         sizes = sizes[::4]

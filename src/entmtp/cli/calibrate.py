@@ -24,6 +24,7 @@ from entmtp.cli.options import DEFAULT_HEADS, TargetOptions, with_options
 from entmtp.cli.session import busy, note, open_heads, open_target, warnings_as_notes
 from entmtp.cli.workload import WorkloadOptions
 from entmtp.decode import Sampling
+from entmtp.decode.checks import check_count
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads
 from entmtp.target.embedded import EMBEDDED
@@ -36,6 +37,12 @@ class TextOptions(WorkloadOptions):
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer at the most.")] = 128
     temperature: Annotated[float, typer.Option(help="Of the answers; 0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(help="Of answers at a temperature, and of all drawing.")] = 0
+
+    def answers(self) -> AnswerConfig:
+        """Raises BadInput where a value is out of its range."""
+        Sampling(self.temperature, seed=self.seed)
+        check_count("max_tokens", self.max_tokens, 2, None, "a count from 2 up")
+        return AnswerConfig(self.temperature, self.seed, self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,9 @@ def run(
     """
     page = places.check()
     folder = locate_heads(_heads(heads, target.model))
-    prompts = text.load()
-    Sampling(text.temperature, seed=text.seed)
+    answers, prompts = text.answers(), text.load()
     model = open_target(target, runtime=target.runtime)
     loaded = open_heads(folder, model)
-    answers = AnswerConfig(text.temperature, text.seed, text.max_tokens)
     timing = TimingConfig(seconds=places.timing_seconds)
     config = CalibrationConfig(answers, timing, places.work, places.restart)
     with warnings_as_notes(), _bars() as bars:

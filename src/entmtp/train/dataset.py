@@ -55,10 +55,14 @@ def split_rows(refs: Sequence[RowRef], fraction: float) -> Split:
     """Split by prompt: the hash of a prompt decides, so more data never moves a row across."""
     unique = {ref.key: ref for ref in refs}
     ordered = sorted(unique.values(), key=lambda ref: ref.key)
-    limit = int(fraction * 2**32)
-    held = [ref for ref in ordered if int(ref.prompt_key[:8], 16) < limit]
-    learned = [ref for ref in ordered if int(ref.prompt_key[:8], 16) >= limit]
+    held = [ref for ref in ordered if is_held_out(ref.prompt_key, fraction)]
+    learned = [ref for ref in ordered if not is_held_out(ref.prompt_key, fraction)]
     return Split(learned, held)
+
+
+def is_held_out(prompt_key: str, fraction: float) -> bool:
+    """Whether a prompt belongs to the share that is not trained on."""
+    return int(prompt_key[:8], 16) < int(fraction * 2**32)
 
 
 def pack(refs: Sequence[RowRef], batch_tokens: int) -> list[list[RowRef]]:

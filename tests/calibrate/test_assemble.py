@@ -1,0 +1,228 @@
+"""A bank from a trace and times: which trees, which of them count, and what policies start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entmtp.calibrate.assemble import Candidates, Clock, assemble
+from entmtp.calibrate.compare import Replayed
+from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
+from entmtp.calibrate.pool import candidate_trees, within
+from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, run_seconds, tuned
+from entmtp.calibrate.replay import replay_policy, replay_tree
+from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.walk import accepted_at, row_tokens, take_rows
+from entmtp.errors import BadInput
+from entmtp.scheduler import (
+    MadeFor,
+    StaticPolicy,
+    StepTimes,
+    TreeBank,
+    at_any_length,
+    policy_from_bank,
+    read_bank,
+    write_bank,
+)
+from entmtp.scheduler.bank import MadeFrom
+from entmtp.scheduler.bank_file import bank_text
+from entmtp.scheduler.registry import POLICIES
+from entmtp.trees import ROOT, Tree, chain
+from made_traces import RISING, by_chance, by_hand
+from rank_traces import PROMPTS, talker, talkers_heads
+
+MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
+DEAR = StepTimes((1, 64), (1.0, 9.0), (0.0, 0.4, 0.8, 1.2), 0.1)
+"""Drafts never pay"""
+WIDE = replace(RISING, width_seconds=(0.0, 0.1, 0.2, 0.8))
+
+
+def fit(trace: RankTrace, times: StepTimes = RISING) -> TreeBank:
+    candidates = Candidates.of(trace, times, 0)
+    origin = MadeFrom("prompts", trace.num_rows, ("code",), 0.0, 0)
+    clock = Clock(times, at_any_length(times))
+    return tuned(assemble(candidates, clock, MADE_FOR, origin), trace, times)
+
+
+@lru_cache
+def usual() -> RankTrace:
+    return by_chance(24, 60)
+
+
+@lru_cache
+def usual_bank(times: StepTimes = RISING) -> TreeBank:
+    return fit(usual(), times)
+
+
+def test_candidates_are_parts_of_the_wide_tree_and_the_same_whatever_the_times() -> None:
+    trace = usual()
+    trees = candidate_trees(trace)
+    assert trees[0] == ROOT
+    assert list(trees) == sorted(set(trees), key=lambda tree: (tree.num_nodes, tree.paths))
+    assert all(set(tree.paths) <= set(trace.wide_tree.paths) for tree in trees)
+    assert usual_bank().trees == usual_bank(DEAR).trees
+    nothing = replace(trace, ranks=np.full_like(trace.ranks, 70))
+    assert candidate_trees(nothing) == (ROOT, chain(1))
+
+
+def test_within_cuts_futures_where_the_tree_ends() -> None:
+    trace = by_hand([[0, 1, 0], [1, 0, 0], [5, 0, 0]])
+    tree = Tree.from_paths([(0,), (0, 1), (1,)])
+    cut = within(trace, tree).ranks
+    assert (cut < 64).tolist() == [[True, True, False], [True, False, False], [False] * 3]
+
+
+def test_what_stands_in_front_of_the_timing_is_the_same_whatever_the_times() -> None:
+    before = bank_text(usual_bank()).split('"timing"')
+    behind = bank_text(usual_bank(DEAR)).split('"timing"')
+    assert before[0] == behind[0]
+    assert before[1] != behind[1]
+
+
+def test_a_bank_is_written_read_and_gives_every_policy(tmp_path: Path) -> None:
+    bank = usual_bank()
+    write_bank(bank, tmp_path / "bank.json")
+    read = read_bank(tmp_path / "bank.json")
+    assert bank_text(read) == bank_text(bank)
+    assert all(policy_from_bank(name, read).name == name for name in POLICIES)
+
+
+def test_where_drafts_never_pay_the_bank_is_plain_decoding() -> None:
+    trace, bank = usual(), usual_bank(DEAR)
+    assert bank.bank == (ROOT,)
+    run = replay_policy(trace, policy_from_bank("throughput", bank))
+    share = row_tokens(trace).sum() * DEAR.step(1, 0) / run_seconds(trace, run, DEAR).sum()
+    assert share > 0.95
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_T03_few_rows_make_no_big_tree(num_rows: int) -> None:
+    trace = take_rows(usual(), range(num_rows))
+    bank = fit(trace)
+    assert bank.bank == (ROOT,)
+    assert max(tree.num_nodes for tree in bank.offer) == 2
+
+
+def test_larger_trees_than_the_best_static_one_are_offered() -> None:
+    bank = fit(by_chance(40, 100))
+    assert bank.best_static.num_nodes > 1
+    assert bank.offer[-1].num_nodes > bank.best_static.num_nodes
+    assert len(bank.offer) <= 12
+
+
+def test_policies_are_priced_by_what_they_draft_and_verify() -> None:
+    """A static tree takes as many steps of its own as it does; levels wide take longer."""
+    trace = by_chance(8, 40)
+    tree = Tree.from_paths([(0,), (1,), (0, 0), (1, 0)])
+    run = replay_policy(trace, StaticPolicy(tree))
+    steps = len(replay_tree(trace, tree).starts)
+    assert run_seconds(trace, run, WIDE).sum() == pytest.approx(steps * WIDE.step(5, 2))
+    assert WIDE.step(5, 2) > RISING.step(5, 2)
+    bank = fit(trace, WIDE)
+    run = replay_policy(trace, policy_from_bank("throughput", bank))
+    by_step = [
+        WIDE.verify(chosen.num_nodes) + WIDE.draft(nodes, levels) + WIDE.host_seconds
+        for chosen, nodes, levels in zip(run.trees, run.drafted_nodes, run.drafted, strict=True)
+    ]
+    assert run_seconds(trace, run, WIDE).sum() == pytest.approx(sum(by_step))
+
+
+def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:
+    trace = usual()
+    seen: list[RankTrace] = []
+
+    def make(half: RankTrace) -> TreeBank:
+        seen.append(half)
+        return fit(half)
+
+    found = rehearse(trace, RISING, make)
+    assert [half.num_rows for half in seen] == [12, 12]
+    static, *others = found
+    assert (static.replayed.name, static.replayed.gain) == ("static", 0.0)
+    # The other half's best static trees, on each half.
+    steps = [
+        len(replay_tree(judged, fit(fitted).best_static).starts)
+        for fitted, judged in (seen, seen[::-1])
+    ]
+    assert static.mean_acceptance_length == pytest.approx(row_tokens(trace).sum() / sum(steps))
+    assert [one.replayed.name for one in others] == [
+        "ladder",
+        "hysteresis",
+        "throughput",
+        "per-step",
+    ]
+    assert all(sum(one.num_steps_by_rows.values()) > 0 for one in found)
+    assert all(one.seconds_to_choose < 0.01 for one in others)
+
+
+def test_only_what_is_surely_faster_is_recommended() -> None:
+    def of(name: str, gain: float, low: float | None) -> Rehearsed:
+        return Rehearsed(Replayed(name, "", 1.0, gain, low, 0.5), 2.0, 0.0, {})
+
+    doubtful = [of("static", 0.0, 0.0), of("ladder", 0.2, -0.01), of("per-step", 0.3, None)]
+    assert recommend(doubtful, 64) == "static"
+    sure = [*doubtful, of("hysteresis", 0.02, 0.01), of("throughput", 0.04, 0.001)]
+    assert recommend(sure, 64) == "throughput"
+    assert recommend(sure, 19) == "static"
+    assert recommend((), 64) == "static"
+
+
+def test_rates_are_those_that_policies_reach_on_their_rows() -> None:
+    trace, bank = usual(), usual_bank()
+    for name, rate in bank.timing.rates.items():
+        run = replay_policy(trace, policy_from_bank(name, bank))
+        reached = row_tokens(trace).sum() / run_seconds(trace, run, RISING).sum()
+        assert rate == pytest.approx(reached, rel=0.05)
+
+
+def test_a_bank_says_how_long_trees_are_on_the_calibration_rows() -> None:
+    trace = usual()
+    for entry in usual_bank().trees:
+        accepted = accepted_at(trace, entry.tree)
+        value, low, high = entry.mean_acceptance_length
+        assert value == pytest.approx(replay_tree(trace, entry.tree).mean_acceptance_length)
+        assert 1 <= low <= value <= high <= 1 + entry.tree.depth
+        assert accepted.max() <= entry.tree.depth
+
+
+def test_answers_of_one_token_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    config = CalibrationConfig(AnswerConfig(max_tokens=1))
+    with (
+        pytest.warns(UserWarning, match="only 6 prompts"),
+        pytest.raises(BadInput, match="all 6 answers end with their first token"),
+    ):
+        calibrate(talker(), talkers_heads("hydra"), PROMPTS, tmp_path / "bank.json", config)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_heads_that_know_answers_are_seen_to(kind: str, tmp_path: Path) -> None:
+    """Half of the answers are known by heart: big trees there, none elsewhere."""
+    stages: list[str] = []
+
+    def progress(stage: str, num_done: int, num_all: int) -> None:
+        assert 0 <= num_done <= num_all
+        stages.append(stage)
+
+    config = CalibrationConfig(AnswerConfig(max_tokens=26, group_size=4))
+    config = replace(config, timing=replace(config.timing, seconds=0.0))
+    with pytest.warns(UserWarning, match="only 6 prompts"):
+        made = calibrate(
+            talker(), talkers_heads(kind), PROMPTS, tmp_path / "bank.json", config, progress
+        )
+    assert list(dict.fromkeys(stages)) == ["answers", "draft", "times", "fit"]
+    assert made.bank.made_from == MadeFrom(
+        str(made.stored.answers["prompts"]), 6, ("kind 0", "kind 1"), 0.0, 0
+    )
+    assert bank_text(made.bank) == (tmp_path / "bank.json").read_text()
+    assert _longest(made.bank.trees) > 1.3
+    assert [path.name for path in tmp_path.iterdir()] == ["bank.json"]
+
+
+def _longest(trees: Sequence[object]) -> float:
+    return max(entry.mean_acceptance_length.value for entry in trees)  # type: ignore[attr-defined]

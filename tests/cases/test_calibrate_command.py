@@ -1,0 +1,177 @@
+"""`entmtp calibrate` that is repeated, interrupted, given little, or used for something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from entmtp.cli.app import run_command
+from entmtp.scheduler import read_bank
+from entmtp.trees import ROOT
+from killed_runs import Fault, kill_in
+from training_commands import Capture, refused, write
+
+
+@pytest.fixture
+def command(model: Path, prompts: Path, tmp_path: Path) -> list[str]:
+    return calibration(model, prompts, tmp_path / "bank.json")
+
+
+def calibration(model: Path, prompts: Path, out: Path, *more: str) -> list[str]:
+    places = ["--model", str(model), "--heads", str(model.parent / "heads"), "--out", str(out)]
+    numbers = ["--dtype", "float32", "--runtime", "eager", "--max-tokens", "12"]
+    return ["calibrate", *places, "--prompts", str(prompts), *numbers, *SHORT, *more]
+
+
+SHORT = ("--timing-seconds", "0")
+
+
+def front(bank: Path) -> str:
+    """All that does not depend on the clock."""
+    text, _, timing = bank.read_text().partition('"timing"')
+    assert timing
+    return text
+
+
+def test_T06_a_bank_is_the_same_to_the_byte_apart_from_its_timing(
+    model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    flags = ("--temperature", "0.8", "--seed", "3")
+    shuffled = tmp_path / "shuffled.jsonl"
+    shuffled.write_text("".join(sorted(prompts.read_text().splitlines(True), reverse=True)))
+    for name, file in (("one", prompts), ("two", prompts), ("shuffled", shuffled)):
+        assert run_command(calibration(model, file, tmp_path / name, *flags)) == 0
+    torch.set_num_threads(4)
+    try:
+        assert run_command(calibration(model, prompts, tmp_path / "threads", *flags)) == 0
+    finally:
+        torch.set_num_threads(1)
+    names = ("one", "two", "shuffled", "threads")
+    assert len({front(tmp_path / name) for name in names}) == 1
+    assert run_command(calibration(model, prompts, tmp_path / "seed", *flags[:2])) == 0
+    assert front(tmp_path / "seed") != front(tmp_path / "one")
+
+
+@pytest.mark.parametrize("count", [1, 3, 19])
+def test_T03_few_prompts_are_said_and_never_make_a_big_tree(
+    count: int, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    rows = [{"prompt": f"question {place}"} for place in range(count)]
+    file = write(tmp_path / "few.jsonl", rows)
+    out = tmp_path / "bank.json"
+    assert run_command(calibration(model, file, out, "--json")) == 0
+    said, err = capsys.readouterr()
+    assert f"note: only {count} prompts: what is computed from them is uncertain" in err
+    assert json.loads(said.splitlines()[-1])["recommended"] == "static"
+    bank = read_bank(out)
+    assert bank.timing.recommended == "static"
+    assert bank.best_static == ROOT, "random heads, and nothing is sure"
+    for entry in bank.trees:
+        value, low, high = entry.mean_acceptance_length
+        assert low <= value <= high
+        if count < 4:
+            assert (low, high) == (1, 1 + entry.tree.depth)
+    generate = ["generate", "hello", *calibration(model, file, out)[1:5], "--dtype", "float32"]
+    generate += ["--runtime", "eager", "--max-tokens", "12", "--json"]
+    assert run_command([*generate, "--bank", str(out)]) == 0
+    drafted = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert run_command([*generate, "--policy", "plain"]) == 0
+    plain = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["num_draft_tokens"] == 0
+
+
+FAULTS = {
+    "in the answers": Fault("entmtp.calibrate.answers:_hidden_states", 3, "before"),
+    "while a group is written": Fault("entmtp.calibrate.files:save_file", 1, "middle"),
+    "while the trace is written": Fault("entmtp.calibrate.trace_file:save_file", 1, "middle"),
+    "before the times": Fault("entmtp.calibrate.pipeline:measure_latency", 1, "before"),
+    "before the bank": Fault("entmtp.calibrate.pipeline:write_bank", 1, "before"),
+    "behind the bank": Fault("entmtp.calibrate.pipeline:write_bank", 1, "behind"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_T09_killed_anywhere_and_again_a_bank_is_the_same(
+    name: str, command: Sequence[str], model: Path, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bank.json"
+    out.write_text("old")
+    kill_in(partial(run_command, list(command)), FAULTS[name])
+    if name != "behind the bank":
+        assert out.read_text() == "old"
+    assert run_command(command) == 0
+    whole = tmp_path / "whole.json"
+    assert run_command(calibration(model, prompts, whole)) == 0
+    assert front(out) == front(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bank.json", "whole.json"]
+
+
+def test_T09_ctrl_c_is_130_and_keeps_what_is_done(
+    command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", stop)
+    assert run_command(command) == 130
+    assert not (tmp_path / "bank.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr("entmtp.calibrate.collect.answer_group", stop)  # they are there already
+    assert run_command(command) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["bank.json"]
+
+
+def test_T08_other_settings_are_said_and_made_anew_if_asked(
+    command: Sequence[str], tmp_path: Path, capsys: Capture
+) -> None:
+    kept = [*command, "--work", str(tmp_path / "work")]
+    assert run_command(kept) == 0
+    changed = [*kept, "--max-tokens", "9"]
+    capsys.readouterr()
+    assert "max_tokens 12 -> 9" in refused(changed, capsys)
+    assert run_command([*changed, "--restart"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--out", "no/such/bank.json"], "--out no/such/bank.json: there is no folder"),
+        (["--out", "."], "--out . is a folder; give the name of a file"),
+        (["--report", "page.pdf"], "the report page.pdf ends in .pdf; give a folder or a name"),
+        (["--timing-seconds", "-1"], "--timing-seconds -1.0: give a number from 0 up"),
+        (["--temperature", "-1"], "temperature"),
+        (["--max-tokens", "1"], "max_tokens"),
+        (["--heads", "none"], "no draft heads at none"),
+        (["--prompts", "none.jsonl"], "no prompts 'none.jsonl'"),
+        (["--limit", "0"], "a limit of 0 prompts leaves nothing"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_leaves_nothing(
+    flags: list[str], said: str, command: Sequence[str], tmp_path: Path, capsys: Capture
+) -> None:
+    assert said in refused([*command, *flags], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_a_page_and_its_numbers(
+    command: Sequence[str], tmp_path: Path, capsys: Capture
+) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    assert run_command([*command, "--report", str(page), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["report"] == str(page)
+    assert set(told["seconds"]) == {"trace", "times", "fit", "judge"}
+    numbers = json.loads((tmp_path / "page.json").read_text())
+    assert [one["name"] for one in numbers["policies"]] == [one["name"] for one in told["policies"]]
+    assert len(numbers["acceptance_by_depth_and_rank"]) == 4
+    assert numbers["oracle_bounds"].keys() == told["oracle_bounds"].keys()
+    text = page.read_text()
+    assert text.count('src="data:image/png;base64,') == 7
+    assert "http" not in text, "it stands alone"
