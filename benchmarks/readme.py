@@ -1,4 +1,4 @@
-"""Write the figures of `results/` into the README, between its markers.
+"""Write the figures of `results/` into the README and the docs, between their markers.
 
 .venv/bin/python benchmarks/readme.py           (a test compares, so that they stay true)
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,39 @@ RESULTS = ROOT / "benchmarks" / "results"
 BATCH = "batch-bfloat16.json"
 NAMES = {
     "plain": "plain decoding",
+    "medusa-default": "Medusa heads, their default tree of 63",
     "medusa-best": "Medusa heads, best static tree",
+    "hydra-default": "Hydra++ heads, that same default tree",
     "hydra-best": "Hydra++ heads, best static tree",
+    "entmtp-ladder": "Hydra++, EntMTP-l",
+    "entmtp-tau": "Hydra++, EntMTP-tau",
+    "entmtp-throughput": "Hydra++, `throughput`",
+    "entmtp-per-step": "Hydra++, `per-step`",
 }
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in pages():
+        path = ROOT / page
+        path.write_text(filled(page, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def filled(text: str) -> str:
-    """The README's text with today's figures."""
-    for marker, block in (("table", speed_table()), ("figures", figures())):
+def pages() -> dict[str, dict[str, Callable[[], str]]]:
+    """What stands between which markers of which page."""
+    return {
+        "README.md": {"table": speed_table, "figures": figures},
+        "docs/runtimes.md": {"steps": of_runtimes},
+        "docs/scheduler.md": {"methods": of_methods},
+    }
+
+
+def filled(page: str, text: str) -> str:
+    """A page's text with today's figures."""
+    for marker, block in pages()[page].items():
         start, end = f"<!-- {marker} -->\n", f"<!-- end of {marker} -->\n"
         before, rest = text.split(start)
         after = rest.split(end)[1]
-        text = f"{before}{start}{block}{end}{after}"
+        text = f"{before}{start}{block()}{end}{after}"
     return text
 
 
@@ -40,25 +57,28 @@ def read(name: str) -> dict[str, Any]:
 
 
 def speed_table() -> str:
-    content = read("speed-bfloat16.json")
+    content = read("speed-int8.json")
     rows = [
-        "| | tokens/s | speed-up (95 %) | median of the prompts (95 %) | tokens a step |",
+        "| | tokens/s | speed-up (95 %) | tokens a step | identical |",
         "|---|---|---|---|---|",
     ]
     for method in content["methods"]:
         rows.append(
             f"| {NAMES[method['name']]} | {method['tokens_per_second']:.1f} |"
-            f" {times(method, 'speedup')} | {times(method, 'speedup_median')} |"
-            f" {method['mean_acceptance_length']:.2f} |"
+            f" {times(method, 'speedup')} | {method['mean_acceptance_length']:.2f} |"
+            f" {method['num_identical']} of {method['num_prompts']} |"
         )
-    machine = content["environment"]
-    rows.append(
-        f"\nSmolLM2-135M on {machine['num_threads']} CPU cores ({machine['processor']}), bfloat16,"
-        f" eager PyTorch, {content['settings']['num_prompts']} prompts of HumanEval, GSM8K and"
-        f" MT-bench, {content['settings']['max_tokens']} tokens, greedy; every prompt by all"
-        " methods in turn."
+    return "\n".join(rows) + f"\n\n{setting(content)}\n"
+
+
+def setting(content: dict[str, Any]) -> str:
+    machine, settings = content["environment"], content["settings"]
+    return (
+        f"SmolLM2-135M on {machine['num_threads']} CPU cores ({machine['processor']}),"
+        f" {machine['dtype']} on {machine['runtime']}, {settings['num_prompts']} prompts of"
+        f" HumanEval, GSM8K and MT-bench, {settings['max_tokens']} tokens, greedy; every prompt by"
+        " all methods in turn."
     )
-    return "\n".join(rows) + "\n"
 
 
 def times(method: dict[str, Any], figure: str) -> str:
@@ -88,8 +108,50 @@ def figures() -> str:
     lines += ["", identity_in_16_bits(speed, padded), "", time_of_a_step(speed)]
     if (RESULTS / BATCH).is_file():  # it takes a quieter machine than the others
         lines += ["", of_a_batch(read(BATCH))]
-    lines += ["", *steps_table(read("runtime-steps.json"))]
     return "\n".join(lines) + "\n"
+
+
+def of_methods() -> str:
+    """Every method against the best static tree of the same heads, by source."""
+    content = read("speed-int8.json")
+    sources = content["sources"]
+    rows = [
+        f"| | against `hydra-best` (95 %) | tokens a step | {' | '.join(sources)} | perplexity |",
+        "|---" * (4 + len(sources)) + "|",
+    ]
+    for method in content["methods"]:
+        ratio = method["against_hydra_best"]
+        own = (
+            "1.000"
+            if ratio is None
+            else f"{ratio['mean']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+        )
+        by_source = [of_source(sources[source], method["name"]) for source in sources]
+        rows.append(
+            f"| `{method['name']}` | {own} | {method['mean_acceptance_length']:.2f} |"
+            f" {' | '.join(by_source)} | {method['perplexity']:.3f} |"
+        )
+    return "\n".join(rows) + f"\n\nSpeed-ups by source are over plain decoding. {setting(content)}\n"
+
+
+def of_runtimes() -> str:
+    quiet, busy = read("runtime-steps.json"), read("runtime-steps-busy.json")
+    costs = read("perplexity.json")
+    lines = [*steps_table(quiet), "", "The same beside a process that keeps one core busy:", ""]
+    lines += [*steps_table(busy)[2:], "", "| runtime and format | perplexity | ratio (95 %) |"]
+    lines.append("|---|---|---|")
+    for run in costs["runs"]:
+        lines.append(
+            f"| {run['run'].replace(':', ', ')} | {run['perplexity']:.2f} | {run['ratio']:.4f}"
+            f" [{run['ratio_low']:.4f}, {run['ratio_high']:.4f}] |"
+        )
+    lines.append(
+        f"\nPerplexity of SmolLM2-135M on {costs['num_texts']} prompts of"
+        f" {', '.join(costs['texts'])} ({costs['num_tokens']} tokens), which are not ours."
+    )
+    return "\n".join(lines) + "\n"
+
+
 
 
 def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:

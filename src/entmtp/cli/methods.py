@@ -30,7 +30,8 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import choices_json
 from entmtp.cli.bars import progress_bar
-from entmtp.cli.session import busy, open_heads
+from entmtp.cli.session import busy, note, open_heads
+from entmtp.cli.shipped_bank import machine_note, serves, shipped_bank
 from entmtp.engine import GenerationParams
 from entmtp.engine.made_for import made_for
 from entmtp.errors import BadInput
@@ -38,6 +39,7 @@ from entmtp.heads import locate_heads, read_static_trees
 from entmtp.scheduler import TreeBank, read_bank
 from entmtp.target import TargetModel
 
+SHIPPED_HEADS = ("medusa", "hydra")
 NUM_TRIALS = 4
 """Prompts on which trees are timed"""
 
@@ -104,6 +106,8 @@ class Lineup(NamedTuple):
     """Whose heads are used, and whether for their best static tree"""
     folders: Mapping[str, Path]
     banks: Mapping[str, TreeBank]
+    shipped: frozenset[str]
+    """Whose bank came with the heads and may turn out not to fit"""
     left_out: tuple[str, ...]
     """Methods that were not asked for by name, and have no bank"""
 
@@ -120,7 +124,9 @@ def plan_methods(options: MethodOptions, default: Sequence[str]) -> Lineup:
     """
     paths = options.bank_paths()
     names = parse_methods(options.methods if options.methods is not None else ",".join(default))
-    without = tuple(name for name in names if needs_bank(name) and options.heads not in paths)
+    shipped = _shipped_banks(options)
+    has_bank = options.heads in paths or options.heads in shipped
+    without = tuple(name for name in names if needs_bank(name) and not has_bank)
     if without and options.methods is not None:
         raise BadInput(
             f"{without[0]} needs a bank of trees for the {options.heads} heads; pass"
@@ -136,8 +142,20 @@ def plan_methods(options: MethodOptions, default: Sequence[str]) -> Lineup:
                 " out, or add one that drafts with these heads"
             )
     folders = {owner: locate_heads(options.specs()[owner]) for owner in wants_best}
-    banks = {owner: read_bank(path) for owner, path in paths.items()}
-    return Lineup(names, wants_best, folders, banks, without)
+    shipped = {owner: bank for owner, bank in shipped.items() if owner in wants_best}
+    banks = shipped | {owner: read_bank(path) for owner, path in paths.items()}
+    return Lineup(names, wants_best, folders, banks, frozenset(shipped), without)
+
+
+def _shipped_banks(options: MethodOptions) -> dict[str, TreeBank]:
+    """Of the heads for which no bank is named."""
+    banks = {}
+    for owner, spec in options.specs().items():
+        if owner in options.bank_paths() or spec not in SHIPPED_HEADS:
+            continue
+        if (bank := shipped_bank(locate_heads(spec))) is not None:
+            banks[owner] = bank
+    return banks
 
 
 def ready_methods(
@@ -145,15 +163,20 @@ def ready_methods(
 ) -> tuple[list[Method], dict[str, HeadsInUse]]:
     """The methods, and the heads that they use.
 
+    Methods that nobody named are left out with a note where a shipped bank does not fit.
+
     Raises:
         ArtefactError: a bank was made for something else than what is loaded.
     """
     in_use = {
         owner: _heads_in_use(owner, options, lineup, target, tasks) for owner in lineup.folders
     }
-    made = make_methods(
-        lineup.names, target, in_use, scheduled=options.heads, pad_rows=options.pad_rows
-    )
+    names = lineup.names
+    if options.heads in in_use and in_use[options.heads].bank is None:
+        names = tuple(name for name in names if not needs_bank(name))
+    if left_out := [name for name in lineup.names if name not in names]:
+        note(f"note: left out, for want of a bank made for what is loaded: {', '.join(left_out)}")
+    made = make_methods(names, target, in_use, scheduled=options.heads, pad_rows=options.pad_rows)
     return made, in_use
 
 
@@ -168,8 +191,16 @@ def _heads_in_use(
     folder = lineup.folders[owner]
     heads = open_heads(folder, target)
     bank = lineup.banks.get(owner)
-    if bank is not None:
-        bank.check_made_for(made_for(target, heads), str(options.bank_paths()[owner]))
+    wanted = made_for(target, heads)
+    if bank is not None and owner in lineup.shipped:
+        if serves(bank, wanted):
+            if told := machine_note(bank, wanted):
+                note(told)
+            return HeadsInUse(heads, bank=bank)
+        if options.methods is not None and owner == options.heads and _wants_bank(lineup):
+            bank.check_made_for(wanted, f"the bank that ships with the {owner} heads")
+    elif bank is not None:
+        bank.check_made_for(wanted, str(options.bank_paths()[owner]))
         return HeadsInUse(heads, bank=bank)
     if not lineup.wants_best[owner]:
         return HeadsInUse(heads)
@@ -179,6 +210,10 @@ def _heads_in_use(
         return HeadsInUse(heads, choose_tree(target, heads, candidates, trials))
 
 
+def _wants_bank(lineup: Lineup) -> bool:
+    return any(needs_bank(name) for name in lineup.names)
+
+
 def best_trees_json(in_use: Mapping[str, HeadsInUse], options: MethodOptions) -> dict[str, object]:
     """Each one's best static tree, and where it is from."""
     timed = {owner: used.choice for owner, used in in_use.items() if used.choice is not None}
@@ -186,7 +221,7 @@ def best_trees_json(in_use: Mapping[str, HeadsInUse], options: MethodOptions) ->
         owner: {
             "num_nodes": used.best_tree.num_nodes,
             "paths": [list(path) for path in used.best_tree.paths[1:]],
-            "bank": str(options.bank_paths()[owner]),
+            "bank": str(options.bank_paths().get(owner, "shipped")),
         }
         for owner, used in in_use.items()
         if used.bank is not None
