@@ -12,7 +12,7 @@ import pytest
 
 from bank_policies import BANK, bank_for
 from entmtp.errors import ArtefactError, BadInput
-from entmtp.scheduler import MadeFor, policy_from_bank, read_bank, write_bank
+from entmtp.scheduler import MadeFor, ThroughputPolicy, policy_from_bank, read_bank, write_bank
 from entmtp.scheduler.bank_file import bank_text
 from entmtp.scheduler.registry import POLICIES
 
@@ -49,6 +49,15 @@ def test_every_policy_comes_from_a_bank() -> None:
     assert policy_from_bank("static", bank).trees == (BANK[2],)
     with pytest.raises(BadInput, match="no policy over a bank is called 'best'; known: static,"):
         policy_from_bank("best", bank)
+
+
+def test_throughput_chooses_among_what_is_offered_larger_trees_too() -> None:
+    timing = replace(bank_for(MADE_FOR).timing, chosen=(0,), offered=(0, 2))
+    bank = bank_for(MADE_FOR, timing=timing)
+    assert bank.best_static == BANK[0]
+    policy = policy_from_bank("throughput", bank)
+    assert isinstance(policy, ThroughputPolicy)
+    assert policy.bank == (BANK[0], BANK[2])
 
 
 def test_a_bank_that_contradicts_itself_says_whose_parameters() -> None:

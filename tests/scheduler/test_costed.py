@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -33,6 +34,7 @@ from entmtp.scheduler import (
     at_any_length,
     share_rows,
 )
+from entmtp.scheduler.times import Costs
 from entmtp.trees import ROOT, Part, Tree
 
 STILL = Adaptation(is_on=False)
@@ -73,6 +75,18 @@ def test_throughput_takes_what_is_worth_most() -> None:
 def _table(draw: random.Random, most: int) -> StepFunction:
     levels = sorted(draw.uniform(0, most) for _ in range(4))
     return StepFunction((0.4, 0.9, 1.6), tuple(levels))
+
+
+def test_wide_levels_cost_what_they_take_longer_than_a_path() -> None:
+    wide = StepTimes((1, 4, 16), (1.0, 1.0, 1.0), (0.0, 0.1, 0.2), 0.0, (0.0, 0.3, 1.5))
+    tree = Tree.from_paths([(0,), (1,), (2,), *((0, rank) for rank in range(12))])
+    costs = Costs(at_any_length(wide), [ROOT, tree])
+    assert costs.draft[0] == pytest.approx([0.0, 0.1 + 0.3, 0.2 + 1.5])
+    # Of so wide a level nothing is left over; a path of that depth would pay.
+    stages = [Stage(score, (StepFunction.constant(1.2),)) for score in ("accepted", "g1")]
+    for times, is_worth in ((wide, False), (replace(wide, width_seconds=()), True)):
+        policy = ThroughputPolicy([tree], stages, at_any_length(times), 1.0, adaptation=STILL)
+        assert (StepChoice(policy.begin(0), Signals(0, 0), 9).widest == tree) == is_worth
 
 
 def test_throughput_never_drafts_where_time_is_dearer_than_drafts() -> None:

@@ -32,8 +32,8 @@ DOUBT = 2.0
 NUM_BANDS = 6
 NUM_ROUNDS = 4
 """Of choosing and walking"""
-MAX_TREES = 12
-"""A decision looks at each, and a runtime keeps a compiled copy of each size"""
+MAX_SIZES = 8
+"""A runtime keeps a compiled copy of so many numbers of rows; steps of others take longer"""
 
 
 class Offer(NamedTuple):
@@ -53,15 +53,16 @@ def choose_offer(
         trees: candidates by size; the first is the root alone, and one at least drafts.
         evaluation: of the candidates, in their order.
     """
-    chosen = sorted(trees.index(one.tree) for one in sure_bank(evaluation))
-    static = chosen[-1]
-    offered = {0, static, *_in_bands(trace, times, trees, static)}
-    for place in halving(chosen):
-        if len(offered) < MAX_TREES:
-            offered.add(place)
+    pareto = sorted(trees.index(one.tree) for one in sure_bank(evaluation))
+    static = pareto[-1]
+    chosen, offered = {static}, {0, static, *_in_bands(trace, times, trees, static)}
+    for place in halving(pareto):
+        for kept in (chosen, offered):
+            if len({trees[each].num_nodes for each in (*kept, place)}) <= MAX_SIZES:
+                kept.add(place)
     if offered == {0}:
         offered.add(1)  # who never drafts learns nothing
-    return Offer(tuple(chosen), tuple(sorted(offered)))
+    return Offer(tuple(sorted(chosen)), tuple(sorted(offered)))
 
 
 def _in_bands(

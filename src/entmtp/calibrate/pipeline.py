@@ -23,7 +23,7 @@ from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.collect import Progress, TraceConfig, collect_trace
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, tuned
-from entmtp.calibrate.timing import SIZES, TimingConfig, measure_latency, trees_to_time
+from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace
 from entmtp.calibrate.walk import row_tokens
@@ -37,6 +37,9 @@ from entmtp.scheduler import MadeFor, TreeBank, write_bank
 from entmtp.scheduler.bank import MadeFrom
 from entmtp.target import TargetModel
 
+TIMED_SIZES = (8, 20, 64)
+"""Beside the root alone and one chain for each head. With up to four heads these are eight numbers
+of rows, and a runtime has a compiled copy of each; between them times are nearly straight lines"""
 SHORT = 1024
 """A context with fewer tokens has room for few timed steps"""
 
@@ -152,11 +155,10 @@ def _times(
         progress("times", round(share * total), total)
 
     timing = config.timing
-    sizes: Sequence[int] = SIZES
     if target.max_length < SHORT:
         timing = replace(timing, contexts=(target.max_length // 8,), num_rounds=1)
-        sizes = sizes[::4]
-    return measure_latency(target, heads, texts, trees_to_time(trace.ranks, sizes), timing, tell)
+    trees = trees_to_time(trace.ranks, TIMED_SIZES)
+    return measure_latency(target, heads, texts, trees, timing, tell)
 
 
 def clock_of(table: LatencyTable, trace: RankTrace) -> Clock:
