@@ -10,12 +10,17 @@ flags=()
 for file in "${files[@]}"; do flags+=(--prompts "$file"); done
 last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" && mv "$1.part" "$1"; }
 
-.venv/bin/entmtp demo "${flags[@]}" --limit 60 --max-tokens 128 \
+.venv/bin/entmtp bench "${flags[@]}" --limit 24 --max-tokens 128 --out "$results/speed-int8.json"
+eager=(--runtime eager --dtype bfloat16)
+.venv/bin/entmtp demo "${flags[@]}" "${eager[@]}" --limit 60 --max-tokens 128 \
     --methods plain,medusa-best,hydra-best --json | last_line "$results/speed-bfloat16.json"
-.venv/bin/entmtp demo "${flags[@]}" --limit 15 --max-tokens 128 --pad-rows \
+.venv/bin/entmtp demo "${flags[@]}" "${eager[@]}" --limit 15 --max-tokens 128 --pad-rows \
     --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
 .venv/bin/python benchmarks/batch.py --out "$results/batch-bfloat16.json"
 .venv/bin/python benchmarks/runtime_steps.py --out "$results/runtime-steps.json"
+.venv/bin/python benchmarks/runtime_steps.py --competitors 1 --out "$results/runtime-steps-busy.json"
+.venv/bin/python benchmarks/perplexity.py --texts "${files[@]}" --limit 120 \
+    --out "$results/perplexity.json"
 .venv/bin/python benchmarks/readme.py

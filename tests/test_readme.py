@@ -21,9 +21,11 @@ def readme(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("readme")
 
 
-def test_the_figures_are_those_of_the_results(readme: ModuleType) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.filled(text) == text
+@pytest.mark.parametrize("page", ["README.md", "docs/runtimes.md", "docs/scheduler.md"])
+def test_the_figures_are_those_of_the_results(readme: ModuleType, page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert readme.filled(page, text) == text
+    assert page in readme.pages()
 
 
 def test_a_batch_is_told_of_where_it_was_measured(
