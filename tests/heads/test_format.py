@@ -24,6 +24,7 @@ from entmtp.heads import (
     write_static_trees,
 )
 from entmtp.target.fingerprint import is_alike
+from entmtp.target.linears import can_pack
 from entmtp.target.load import load_target
 from entmtp.trees import chain, full, medusa_63, tree_buffers
 from fixtures import tiny
@@ -50,6 +51,26 @@ def test_heads_come_back_as_they_were(kind: str, tmp_path: Path) -> None:
         "heads.json",
         "heads.safetensors",
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_output_rows_say_what_plain_ones_say(kind: str, dtype: str, tmp_path: Path) -> None:
+    target = load_target(str(save_bare_model(tmp_path / "model", vocab_size=40)), dtype)
+    prefix = random_heads(target, kind).config.prefix
+    sizes = target.hidden_size, target.vocab_size, 3, 2, 10
+    heads = build_heads(HeadsConfig(kind, *sizes, "target", prefix))
+    heads.draft_ids.copy_(torch.arange(0, 40, 4))
+    save_heads(heads, tmp_path / "heads", target, {}, target.dtype)
+    loaded = load_heads(tmp_path / "heads", target)
+    if not can_pack(target.dtype):
+        assert loaded.packed_rows is None
+        pytest.skip(f"oneDNN has no kernel for {dtype} here")
+    features = torch.randn(2, 5, target.hidden_size, dtype=target.dtype)
+    packed = loaded.logits(1, features)
+    assert loaded.packed_rows is not None
+    loaded.packed_rows = None
+    assert torch.allclose(packed, loaded.logits(1, features), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from entmtp.target import TargetModel
+from entmtp.target.linears import Int8Linear
 from entmtp.target.runtimes import packages
 from entmtp.target.runtimes.compiled import CompiledTarget, is_made, make_plan
-from entmtp.target.runtimes.linears import Int8Linear
 from entmtp.target.runtimes.packages import Source
 from fixtures import tiny_model
 from model_roster import ROWS, build

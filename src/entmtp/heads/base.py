@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from entmtp.errors import TreeError
+from entmtp.target.linears import can_pack, pack_weight, packed_linear
 
 if TYPE_CHECKING:
     from entmtp.heads.level import Children
@@ -124,6 +125,8 @@ class DraftHeads(nn.Module, ABC):
 
     kernels: HeadKernels | None = None
     """What drafts in the place of this module's own products"""
+    packed_rows: torch.Tensor | None = None
+    """Output rows that all heads share, in the order that a CPU's kernel reads"""
     draft_ids: torch.Tensor | None
     output_rows: torch.Tensor | None
     output_row_bias: torch.Tensor | None
@@ -176,9 +179,20 @@ class DraftHeads(nn.Module, ABC):
             return self.output_rows, self.output_row_bias
         return self.output_weight[head], self.output_bias[head] if self.has_output_bias else None
 
+    def pack(self) -> None:
+        """Lay shared output rows out for inference on a CPU: they are the largest product of a
+        draft, and a few rows do not repay laying them out each time.
+
+        To be called on bound heads whose device and dtype are final.
+        """
+        if self.output_rows is not None and self.device.type == "cpu" and can_pack(self.dtype):
+            self.packed_rows = pack_weight(self.output_rows)
+
     def logits(self, head: int, features: torch.Tensor) -> torch.Tensor:
         """Logits over the draft vocabulary: features `[..., H]` to `[..., W]`."""
         weight, bias = self.output(head)
+        if self.packed_rows is not None:
+            return packed_linear(features, self.packed_rows, bias)
         return linear(features, weight, bias)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -136,6 +136,8 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
     heads.eval()
     if target.runtime == "openvino":
         draft_on_openvino(heads, target, progress)
+    else:
+        heads.pack()
     return heads
 
 

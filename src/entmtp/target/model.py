@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Masks = torch.Tensor | None | dict[str, torch.Tensor | None]
 """Numbers to add to scores, `[B, 1, T, S]`; by kind of layer where a model has several."""
 
+CHEAP_ROWS = 32
+"""Two rows of logits in turn take a CPU as long as this many at once."""
 PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
 
@@ -56,9 +58,6 @@ class TargetModel(Readiness):
 
     check_mark: Path | None = None
     """A file that stands for a self-check which this very target has passed on this machine"""
-
-    rows_at_once: int = 0
-    """Up to so many rows of logits cost little more than one, and have the same bits"""
 
     def __init__(
         self,
@@ -232,6 +231,11 @@ class TargetModel(Readiness):
         numbers = additive(full, self.dtype)
         cut = numbers if sliding is full else additive(sliding, self.dtype)
         return {FULL: numbers, SLIDING: cut}
+
+    @property
+    def rows_at_once(self) -> int:
+        """Up to so many rows of logits cost little more than one, and have the same bits."""
+        return CHEAP_ROWS if self._output_layer.is_packed else 0
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[..., V]` of hidden states `[..., H]`."""

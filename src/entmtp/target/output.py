@@ -15,6 +15,8 @@ import torch
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from entmtp.target.linears import can_pack, pack_weight, packed_linear
+
 
 class OutputLayer:
     """Float32 logits of a `transformers` causal language model."""
@@ -37,6 +39,8 @@ class OutputLayer:
             flat = hidden.reshape(-1, hidden.shape[-1])
             product = torch.mm(flat, self.weight.t(), out_dtype=torch.float32)
             logits = product.reshape(*hidden.shape[:-1], -1)
+        elif self.is_packed:
+            logits = self._packed_product(hidden.float())
         else:
             logits = linear(hidden.float(), self._weight_fp32)
         if self.bias is not None:
@@ -50,6 +54,22 @@ class OutputLayer:
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether each row of logits has the same bits in whatever company it is computed."""
+        return self.weight.device.type == "cpu" and can_pack(torch.float32)
+
+    def _packed_product(self, hidden: torch.Tensor) -> torch.Tensor:
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        # A single row would go through a kernel that adds in another order.
+        rows = flat.expand(2, -1) if len(flat) == 1 else flat
+        product = packed_linear(rows.contiguous(), self._packed_fp32, None)
+        return product[: len(flat)].reshape(*hidden.shape[:-1], -1)
+
+    @cached_property
+    def _packed_fp32(self) -> torch.Tensor:
+        return pack_weight(self.weight.float())
 
     @cached_property
     def _weight_fp32(self) -> torch.Tensor:

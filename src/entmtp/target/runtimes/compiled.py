@@ -20,12 +20,12 @@ from torch import nn
 
 from entmtp.data.cache import Progress
 from entmtp.target.cache import KVCache
+from entmtp.target.linears import Int8Linear, PackedLinear, can_pack, packed, twin
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
-from entmtp.target.runtimes.linears import Int8Linear, PackedLinear, can_pack, packed, twin
 from entmtp.target.runtimes.packages import Place, Source, place_of, stored_packages
 from entmtp.target.runtimes.regions import (
     AUTO,

@@ -22,9 +22,9 @@ from transformers import Cache
 
 from entmtp.errors import ModelRefused
 from entmtp.target.cache import LayerShape
+from entmtp.target.linears import twin
 from entmtp.target.runtimes.chain import CHAIN_ATTENTION
 from entmtp.target.runtimes.flow import Flow, OneLayer
-from entmtp.target.runtimes.linears import twin
 
 AUTO = torch.export.Dim.AUTO
 """Marks a size that is free."""

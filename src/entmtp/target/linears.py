@@ -27,11 +27,12 @@ _library = torch.library.Library("entmtp", "DEF")
 _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias) -> Tensor")
 
 
-def _packed_linear(
+def packed_linear(
     rows: torch.Tensor,  # [..., I]
     weight: torch.Tensor,  # [O, I], packed
     bias: torch.Tensor | None,  # [O]
 ) -> torch.Tensor:
+    """`rows @ weight.T + bias`, with the weight that `pack_weight` gave."""
     product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product
 
@@ -45,7 +46,7 @@ def _packed_linear_shape(
 # An operation of our own, because a compiler takes oneDNN's for constants only: one compiled
 # layer serves the weights of all.
 for _key in ("CPU", "MkldnnCPU"):
-    _library.impl("packed_linear", _packed_linear, _key)
+    _library.impl("packed_linear", packed_linear, _key)
 _library.impl("packed_linear", _packed_linear_shape, "Meta")
 
 
@@ -98,13 +99,19 @@ def can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+    """A weight `[O, I]` in the order that oneDNN's kernel reads (`can_pack`)."""
+    ordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+    return ordered
+
+
 def packed(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every tensor of a module by its name, those of `PackedLinear` in packed form."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, part in module.named_modules():
         if isinstance(part, PackedLinear):
             key = f"{name}.weight"
-            tensors[key] = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach(), None)
+            tensors[key] = pack_weight(part.weight)
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
