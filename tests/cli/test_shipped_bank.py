@@ -33,8 +33,8 @@ def command(
     shipped = tmp_path / "packaged" / "hydra"
     shipped.parent.mkdir()
     shipped.symlink_to(hydra_folder)
-    monkeypatch.setattr("entmtp.cli.shipped_bank.PACKAGED", shipped.parent)
-    monkeypatch.setattr("entmtp.cli.shipped_bank.BANK_NAME", str(tmp_path / "bank.json"))
+    monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", shipped.parent)
+    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAME", str(tmp_path / "bank.json"))
     monkeypatch.setattr("entmtp.heads.format.PACKAGED", shipped.parent)
     places = ["generate", "hello", "--model", str(model_folder), "--heads", "hydra"]
     return [*places, "--dtype", "float32", "--runtime", "eager", "--max-tokens", "16", "--json"]

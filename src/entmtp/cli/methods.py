@@ -31,9 +31,9 @@ from entmtp.bench import (
 from entmtp.bench.report import choices_json
 from entmtp.cli.bars import progress_bar
 from entmtp.cli.session import busy, note, open_heads
-from entmtp.cli.shipped_bank import machine_note, serves, shipped_bank
 from entmtp.engine import GenerationParams
 from entmtp.engine.made_for import made_for
+from entmtp.engine.shipped_bank import machine_note, serves, shipped_bank
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads, read_static_trees
 from entmtp.scheduler import TreeBank, read_bank

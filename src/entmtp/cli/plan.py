@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
-from entmtp.cli.shipped_bank import shipped_bank
+from entmtp.engine.shipped_bank import shipped_bank
 from entmtp.errors import BadInput
 from entmtp.heads import default_tree, locate_heads, read_static_trees
 from entmtp.scheduler import (

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions
 from entmtp.cli.plan import DraftPlan, plan_drafts
-from entmtp.cli.shipped_bank import machine_note, serves
 from entmtp.data import OnBadLine, SkippedLines
 from entmtp.data.cache import Progress
 from entmtp.engine import Engine
 from entmtp.engine.made_for import made_for
+from entmtp.engine.shipped_bank import machine_note, serves
 from entmtp.heads import DraftHeads, load_heads
 from entmtp.scheduler import Recorded, TreePolicy
 from entmtp.target import TargetModel

@@ -5,11 +5,20 @@ Knows: how the rooms below fit together. Does not know: commands, files of its o
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 from entmtp.engine.engine import Engine
-from entmtp.heads import default_tree, load_heads, locate_heads
-from entmtp.scheduler import StaticPolicy
+from entmtp.engine.made_for import made_for
+from entmtp.engine.shipped_bank import machine_note, serves, shipped_bank
+from entmtp.errors import BadInput
+from entmtp.heads import DraftHeads, default_tree, load_heads, locate_heads
+from entmtp.scheduler import StaticPolicy, TreePolicy, policy_from_bank, read_bank
+from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 from entmtp.trees import Tree, tree_by_name
+
+_log = logging.getLogger(__name__)
 
 
 def load(
@@ -17,6 +26,8 @@ def load(
     heads: str | None = None,
     tree: str | Tree | None = None,
     *,
+    bank: str | Path | None = None,
+    policy: str | None = None,
     dtype: str = "auto",
     device: str = "cpu",
     runtime: str = "auto",
@@ -29,7 +40,11 @@ def load(
         heads: `medusa` or `hydra` (shipped, for the embedded model), or a folder or file of heads,
             published ones included.
             Without heads the engine decodes plainly.
-        tree: a name, a file or a `Tree`; the heads' own tree of 16 nodes where it is left out.
+        tree: a name, a file or a `Tree`, the same in every step.
+        bank: a file that `entmtp calibrate` made for all of this. Without it and without a tree,
+            shipped heads use the bank that comes with them if it fits, and else the heads' own
+            tree of 16 nodes.
+        policy: of the bank; the one that it recommends where it is left out.
         dtype: `float32` and `int8` (openvino, compiled; it rounds the weights), in which
             speculative output equals plain output to the token; `bfloat16`, `float16`; or `auto`:
             int8 on those, else bfloat16.
@@ -39,11 +54,45 @@ def load(
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.
     """
+    is_scheduled = bank is not None or policy is not None
+    if tree is not None and is_scheduled:
+        raise BadInput("a tree and a bank or its policy contradict each other; leave one out")
+    if heads is None and (tree is not None or is_scheduled):
+        raise BadInput("a tree, a bank and a policy are for draft heads; give heads, too")
     target = load_target(model, dtype, device, runtime=runtime)
     if heads is None:
         return Engine(target, max_batch_size=max_batch_size)
     loaded = load_heads(heads, target)
     if tree is None:
-        tree = default_tree(locate_heads(heads))
-    policy = StaticPolicy(tree_by_name(tree) if isinstance(tree, str) else tree)
-    return Engine(target, loaded, policy, max_batch_size=max_batch_size)
+        chosen = _scheduled(heads, target, loaded, bank, policy)
+    else:
+        chosen = StaticPolicy(tree_by_name(tree) if isinstance(tree, str) else tree)
+    return Engine(target, loaded, chosen, max_batch_size=max_batch_size)
+
+
+def _scheduled(
+    spec: str, target: TargetModel, heads: DraftHeads, bank: str | Path | None, policy: str | None
+) -> TreePolicy:
+    """The policy of a bank, or the heads' own tree where there is none to be used.
+
+    Raises:
+        ArtefactError: a bank that was asked for was made for something else.
+        BadInput: a policy was asked for, and there is no bank.
+    """
+    folder = locate_heads(spec)
+    wanted = made_for(target, heads)
+    if bank is not None:
+        found = read_bank(bank)
+        found.check_made_for(wanted, str(bank))
+        return policy_from_bank(policy or found.timing.recommended, found)
+    shipped = shipped_bank(folder)
+    if shipped is not None and serves(shipped, wanted):
+        if told := machine_note(shipped, wanted):
+            _log.info(told)
+        return policy_from_bank(policy or shipped.timing.recommended, shipped)
+    if policy is not None:
+        raise BadInput(
+            f"policy {policy} needs a bank of trees made for what is loaded; give bank=FILE"
+            " (`entmtp calibrate` makes one)"
+        )
+    return StaticPolicy(default_tree(folder))

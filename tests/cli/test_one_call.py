@@ -1,0 +1,80 @@
+"""One call to an engine: which trees it uses, and what contradicts what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bank_policies import bank_for
+from entmtp import load
+from entmtp.engine.made_for import made_for
+from entmtp.errors import ArtefactError, BadInput
+from entmtp.heads import default_tree, load_heads
+from entmtp.scheduler import MadeFor, write_bank
+from entmtp.target.load import load_target
+
+EAGER = {"dtype": "float32", "runtime": "eager"}
+
+
+@pytest.fixture
+def made(model_folder: Path, hydra_folder: Path) -> MadeFor:
+    target = load_target(str(model_folder), "float32")
+    return made_for(target, load_heads(hydra_folder, target))
+
+
+@pytest.fixture
+def bank(tmp_path: Path, made: MadeFor) -> Path:
+    """Recommends `throughput`."""
+    written = bank_for(made)
+    timing = replace(written.timing, recommended="throughput")
+    write_bank(replace(written, timing=timing), tmp_path / "bank.json")
+    return tmp_path / "bank.json"
+
+
+def test_a_tree_or_the_heads_own(model_folder: Path, hydra_folder: Path) -> None:
+    engine = load(str(model_folder), str(hydra_folder), "chain-2", **EAGER)
+    assert [tree.num_nodes for tree in engine.policy.trees] == [3]
+    engine = load(str(model_folder), str(hydra_folder), **EAGER)
+    assert engine.policy.trees == (default_tree(hydra_folder),)
+
+
+def test_a_bank(model_folder: Path, hydra_folder: Path, bank: Path) -> None:
+    engine = load(str(model_folder), str(hydra_folder), bank=bank, **EAGER)
+    assert engine.policy.name == "throughput"
+    engine = load(str(model_folder), str(hydra_folder), bank=bank, policy="per-step", **EAGER)
+    assert engine.policy.name == "per-step"
+    with pytest.raises(ArtefactError, match="float32"):
+        load(str(model_folder), str(hydra_folder), bank=bank, dtype="bfloat16", runtime="eager")
+
+
+def test_the_bank_that_comes_with_heads(
+    model_folder: Path,
+    hydra_folder: Path,
+    bank: Path,
+    made: MadeFor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", hydra_folder.parent)
+    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAME", str(bank))
+    assert load(str(model_folder), str(hydra_folder), **EAGER).policy.name == "throughput"
+    write_bank(bank_for(replace(made, runtime="openvino")), bank)
+    assert load(str(model_folder), str(hydra_folder), **EAGER).policy.name == "static"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"heads": True, "tree": "chain-2", "policy": "ladder"}, "contradict each other"),
+        ({"heads": True, "policy": "ladder"}, "policy ladder needs a bank of trees"),
+        ({"tree": "chain-2"}, "are for draft heads; give heads"),
+        ({"bank": "bank.json"}, "are for draft heads; give heads"),
+    ],
+)
+def test_what_contradicts_itself(
+    model_folder: Path, hydra_folder: Path, given: dict[str, str | bool], said: str
+) -> None:
+    options = {**given, "heads": str(hydra_folder) if "heads" in given else None}
+    with pytest.raises(BadInput, match=said):
+        load(str(model_folder), **options, **EAGER)
