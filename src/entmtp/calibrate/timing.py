@@ -52,7 +52,7 @@ class TimingConfig:
     """Sequences that step together"""
     seconds: float = 60.0
     """To spend; every context is visited once whatever it takes"""
-    block: int = 5
+    block: int = 4
     """Steps of each tree on end in one visit to a context; the first one is a switch"""
 
 
