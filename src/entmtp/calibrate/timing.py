@@ -86,8 +86,8 @@ class _Switch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Visit:
-    """What was seen; those of several visits are joined."""
+class _Seen:
+    """What all visits came to."""
 
     samples: list[_Sample] = field(default_factory=list)
     switches: list[_Switch] = field(default_factory=list)
@@ -126,8 +126,8 @@ def measure_latency(
     bench = _Bench(target, heads, texts, policy, config)
     contexts = bench.contexts()
     started = perf_counter()
-    seen = _Visit()
-    bench.visit(contexts[0], 0, _Visit())  # warms up: buffers, kernels, a runtime's copies
+    seen = _Seen()
+    bench.visit(contexts[0], 0, _Seen())  # warms up: buffers, kernels, a runtime's copies
     for first in count():
         for context in contexts:
             bench.visit(context, first, seen)
@@ -197,7 +197,7 @@ class _Bench:
             )
         return found
 
-    def visit(self, context: int, first: int, seen: _Visit) -> None:
+    def visit(self, context: int, first: int, seen: _Seen) -> None:
         """Take a block of steps with every tree at one context.
 
         Args:

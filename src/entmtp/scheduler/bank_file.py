@@ -3,8 +3,8 @@
 Knows: the file. Does not know: models, how a bank is made.
 
 Every key must be there and no other may be, but for those that an older version lacks and whose
-lack means something; numbers are finite. Keys stand in one order and floats
-are written with six digits (as many as they have meaning), so that the same bank is the same file.
+lack means something; numbers are finite. Keys stand in one order and floats are written with six
+digits (as many as they have meaning), so that the same bank is the same file.
 """
 
 from __future__ import annotations
