@@ -46,14 +46,13 @@ def test_every_tree_is_timed_at_every_context(kind: str, batch_size: int) -> Non
     assert [entry.tree for entry in measured.entries] == trees * 2
     assert measured.batch_size == batch_size
     for place, entry in enumerate(measured.entries):
-        # The first step of a block is a switch, unless the one before was a plain one too.
-        assert entry.num_samples == (3 if entry.tree == ROOT else 2)
+        assert entry.num_samples == 2  # the first step of a block is a switch
         # Text grows as it is decoded.
-        assert (8, 40)[place // len(trees)] < entry.context < (40, 90)[place // len(trees)]
+        assert (8, 40)[place // len(trees)] < entry.context < (60, 100)[place // len(trees)]
         assert 0 < entry.verify.low <= entry.verify.median <= entry.verify.high
         assert entry.host.median > 0
         assert entry.draft.median > 0
-    assert [one.num_samples for one in measured.switches] == [6, 6]
+    assert [one.num_samples for one in measured.switches] == [7, 7]
     assert 8 < measured.switches[0].context < 40 < measured.switches[1].context
     times = measured.times(20)
     assert times.rows == (1, 2, 3, 4, 5, 7, 13)
@@ -76,7 +75,7 @@ def test_times_are_what_the_clocks_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert measured.accepted_seconds == pytest.approx(5.0)
     accepted = {entry.tree: entry.num_accepted for entry in measured.entries[:7]}
     assert accepted[ROOT] == 0
-    assert max(accepted.values()) > 0.3
+    assert max(accepted.values()) > 0.1
     for entry in measured.entries:
         assert entry.verify.median == 10 + 2 * entry.tree.num_nodes
     monkeypatch.setattr(Engine, "last_step", property(lambda engine: silent(told(engine))))
@@ -95,7 +94,7 @@ def test_times_are_what_the_clocks_said(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_switch_takes_longer_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Two trees of five rows stand side by side: the second one's first step is none."""
+    """Two trees of five rows stand side by side: to come back from the second one is none."""
     taken: list[int] = []
 
     def step(engine: Engine) -> None:
@@ -115,22 +114,51 @@ def test_what_a_switch_takes_longer_is_told_apart(
     assert {entry.verify for entry in measured.entries if entry.tree.num_nodes == 5} == {
         Spread(15.0, 15.0, 15.0)
     }
-    assert [one.num_samples for one in measured.switches] == [5, 5]
+    assert [one.num_samples for one in measured.switches] == [6, 6]
     assert {one.seconds for one in measured.switches} == {Spread(seconds, seconds, seconds)}
     assert measured.times(20).switch_seconds == max(seconds, 0.0)
     assert measured.times(20).step(5, 2) == 17.0
 
 
-def test_another_tree_begins_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_is_behind_a_step_of_the_next_tree_and_another_tree_begins_in_each_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits: list[list[int]] = []
+
+    def visit(bench: object, context: int, first: int, seen: object) -> None:
+        visits.append([])
+        real_visit(bench, context, first, seen)
+
+    def sample(bench: object, tree: Tree, *rest: object) -> object:
+        visits[-1].append(tree.num_nodes)
+        return real_sample(bench, tree, *rest)
+
+    real_visit, real_sample = timing._Bench.visit, timing._Bench._sample
+    monkeypatch.setattr(timing._Bench, "visit", visit)
+    monkeypatch.setattr(timing._Bench, "_sample", sample)
     clock = iter(range(1000))
     monkeypatch.setattr(timing, "perf_counter", lambda: float(next(clock)))
     config = TimingConfig(contexts=(8,), seconds=100.0, block=2)
     measured = measure_latency(tiny(), random_heads(tiny(), "medusa"), TEXTS, TREES, config)
-    rounds = measured.entries[1].num_samples
-    assert rounds > 3
-    # Plain steps are no switch where they come first, behind a visit's first plain step.
-    assert measured.entries[0].num_samples == rounds + 1
-    assert measured.switches[0].num_samples == 7 * rounds - 1
+    assert measured.switches[0].num_samples == 7 * (len(visits) - 1)
+    # The first visit warms up.
+    assert visits[1] == [
+        1,
+        *(2, 1, 1),
+        *(3, 2, 2),
+        *(4, 3, 3),
+        *(5, 4, 4),
+        7,
+        5,
+        5,
+        13,
+        7,
+        7,
+        1,
+        13,
+        13,
+    ]
+    assert [taken[0] for taken in visits] == [1, 1, 2, 3, 4]
 
 
 def silent(seconds: StepSeconds) -> StepSeconds:
@@ -230,8 +258,9 @@ def test_what_cannot_be_timed_is_said() -> None:
     heads = random_heads(tiny(), "hydra")
     with pytest.raises(BadInput, match="there is no text"):
         measure_latency(tiny(), heads, [[]], TREES, QUICK)
-    # Seven trees that say 21 tokens together at the most, 3 steps each, and 2 tokens before them.
-    with pytest.raises(BadInput, match=r"none of the contexts \[250\].*at most 191 tokens"):
+    # Seven trees that say 21 tokens together at the most, 4 steps each, a step of the deepest one,
+    # and 2 tokens before them.
+    with pytest.raises(BadInput, match=r"none of the contexts \[250\].*at most 165 tokens"):
         measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, contexts=(250,)))
     with pytest.raises(TreeError, match="5 deep but there are 4"):
         measure_latency(tiny(), heads, TEXTS, [chain(5)], QUICK)

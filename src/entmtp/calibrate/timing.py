@@ -8,9 +8,11 @@ machine and the same text; which one is first differs by visit, and contexts tak
 as there is time. Figures are medians with quartiles.
 
 A runtime may keep a copy of the weights for each number of rows. A step then finds them in the
-processor's cache only if the step before had as many rows; so a step of another number, a *switch*,
-is timed apart. A step's own times are those of steps behind their like, which is what a tree that
-is always used takes.
+processor's cache only if the steps just before had as many rows; so a step of another number, a
+*switch*, is timed apart. A step's own times are those of steps behind their like, which is what a
+tree that is always used takes. How dear a switch is depends on how long ago that number was used,
+and a policy mostly goes to and fro between a few. So a tree's block comes behind one step of the
+next tree, and not long behind one of its own: three numbers are in play.
 """
 
 from __future__ import annotations
@@ -187,8 +189,9 @@ class _Bench:
 
     def contexts(self) -> list[int]:
         """Those that leave room for a visit's steps, all of whose drafts may be accepted."""
-        longest = sum(tree.depth + 1 for tree in self._policy.trees)
-        most = self._engine.target.max_length - longest * self._config.block - _PREFILLED
+        longest = [tree.depth + 1 for tree in self._policy.trees]
+        steps = sum(longest) * (self._config.block + 1) + max(longest) + _PREFILLED
+        most = self._engine.target.max_length - steps
         found = sorted({each for each in self._config.contexts if 0 < each <= most})
         if not found:
             raise BadInput(
@@ -198,26 +201,27 @@ class _Bench:
         return found
 
     def visit(self, context: int, first: int, seen: _Seen) -> None:
-        """Take a block of steps with every tree at one context.
+        """Take a block of steps with every tree at one context, each behind a step of the next.
 
         Args:
             first: which tree begins; the others follow in their order.
             seen: where it is put down.
         """
-        engine, trees = self._engine, self._policy.trees
+        engine = self._engine
+        begin = first % len(self._policy.trees)
+        trees = self._policy.trees[begin:] + self._policy.trees[:begin]
         requests = [engine.add(prompt, _ENDLESS) for prompt in self._prompts(context)]
         try:
             self._policy.next = ROOT
             engine.step()  # prefill, and a step behind it
             self._drop(requests)
-            last_rows = ROOT.num_nodes
-            for place in range(len(trees)):
-                tree = trees[(first + place) % len(trees)]
+            self._sample(trees[0], context, requests)
+            for tree, following in zip(trees, (*trees[1:], trees[0]), strict=True):
+                self._sample(following, context, requests)
                 block = [self._sample(tree, context, requests) for _ in range(self._config.block)]
-                if tree.num_nodes != last_rows:
+                if tree.num_nodes != following.num_nodes:
                     seen.switches.append(_switch(block.pop(0), block))
                 seen.samples.extend(block)
-                last_rows = tree.num_nodes
         finally:
             for request in requests:
                 engine.forget(request)
