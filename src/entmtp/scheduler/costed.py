@@ -89,9 +89,8 @@ class Costed(Selection):
         switch included, where it is one"""
         self.rows_alone: Sequence[float] = ()
         """The same without switches"""
-        self.spared = 0.0
-        """Seconds of a switch that drafting spares this step: plain decoding would be one; below 0
-        where drafting is one"""
+        self._switch_seconds = 0.0
+        """At this length"""
 
     def learn(self, num_accepted: int) -> None:
         """Correct predictions by what the last step accepted of its drafts."""
@@ -111,14 +110,12 @@ class Costed(Selection):
                 if self.is_probe:
                     self._probing.hear(surplus)
                 self.learn(signals.num_accepted)
-            switch = self._switch(rows // company)
-            rate.hear(signals.num_accepted + 1, seconds + switch, plain)
-        last = self._last_rows = rows // company
-        place = self._place = self._costs.place(signals.num_context)
-        self.verify = self._costs.of_company(place, company, last)
-        self.rows_alone = self._costs.of_company(place, company)
-        if last:
-            self.spared = self._costs.switch[place] * (-1 if last == 1 else 1)
+            rate.hear(signals.num_accepted + 1, seconds + self._switch(rows // company), plain)
+        costs, last = self._costs, rows // company
+        place = self._place = costs.place(signals.num_context)
+        self.rows_alone = costs.verify[place] if company == 1 else costs.of_company(place, company)
+        self.verify = costs.of_company(place, company, last) if last else self.rows_alone
+        self._last_rows, self._switch_seconds = last, costs.switch[place]
         self._depth = 0
         self._has_drafted = False
 
@@ -143,7 +140,16 @@ class Costed(Selection):
 
     def _switch(self, rows: int) -> float:
         """What a step of so many rows of each sequence takes longer than behind its like."""
-        return self._costs.switch[self._place] * is_switch(rows, self._last_rows)
+        return self._switch_seconds if is_switch(rows, self._last_rows) else 0.0
+
+    def spared(self) -> float:
+        """Seconds of the switch that plain decoding would be; below 0, of the one that drafting is.
+
+        A draft is taken to stay with the last step's number of rows, if that was one.
+        """
+        if self._last_rows == 1:
+            return -self._switch_seconds
+        return self._switch(1)
 
     def bid_for(self, gains: Sequence[float]) -> Bid:
         """A bid, by what 1, 2, … rows are expected to bring."""
@@ -153,7 +159,7 @@ class Costed(Selection):
             self._learnt.rate.value,
             self._costs.verify[place],
             self._last_rows,
-            self._costs.switch[place],
+            self._switch_seconds,
         )
 
     def promise(

@@ -120,7 +120,7 @@ class _PerStep(Costed):
             value *= step
             gain += value - price
             best = max(best, gain - rate * draft[depth])
-        best += rate * self.spared
+        best += rate * self.spared()
         if self.is_worth_drafting(best):
             return self._tree
         self.promise(float("nan"), 0.0, 1)
@@ -205,10 +205,11 @@ class _PerStep(Costed):
         """
         size = self._best_size(ranked) if ranked else 1
         verify = self.rows_alone
-        larger = next((each for each in self._sizes if each > size), None)
+        place = bisect_right(self._sizes, size)
         replaced = ranked[size - 2] if size > 1 else float("inf")
-        if larger is None:
+        if place == len(self._sizes):
             return replaced
+        larger = self._sizes[place]
         row = (verify[larger] - verify[size]) / (larger - size)
         return min(self._learnt.rate.value * row, replaced)
 
