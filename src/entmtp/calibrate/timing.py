@@ -54,7 +54,7 @@ class TimingConfig:
     """Sequences that step together"""
     seconds: float = 60.0
     """To spend; every context is visited once whatever it takes"""
-    block: int = 4
+    block: int = 3
     """Steps of each tree on end in one visit to a context; the first one is a switch"""
 
 
