@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from entmtp.calibrate.compare import Replayed
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
 from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, run_seconds, tuned
-from entmtp.calibrate.replay import replay_policy, replay_tree
+from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import accepted_at, row_tokens, take_rows
+from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
 from entmtp.errors import BadInput
 from entmtp.scheduler import (
     MadeFor,
@@ -39,6 +40,7 @@ from rank_traces import PROMPTS, talker, talkers_heads
 MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
 DEAR = StepTimes((1, 64), (1.0, 9.0), (0.0, 0.4, 0.8, 1.2), 0.1)
 """Drafts never pay"""
+SWITCHING = replace(RISING, switch_seconds=0.2)
 WIDE = replace(RISING, width_seconds=(0.0, 0.1, 0.2, 0.8))
 
 
@@ -131,6 +133,51 @@ def test_policies_are_priced_by_what_they_draft_and_verify() -> None:
         for chosen, nodes, levels in zip(run.trees, run.drafted_nodes, run.drafted, strict=True)
     ]
     assert run_seconds(trace, run, WIDE).sum() == pytest.approx(sum(by_step))
+
+
+def test_a_policy_is_charged_for_every_switch_within_a_row() -> None:
+    trace = by_chance(8, 40)
+    bank = fit(trace)
+    for name in ("static", "hysteresis", "throughput", "per-step"):
+        run = replay_policy(trace, policy_from_bank(name, bank))
+        steps = list(zip(rows_of(trace, run.run.starts), run.trees, strict=True))
+        switches = [
+            one.num_nodes != other.num_nodes and row == then
+            for (row, one), (then, other) in pairwise(steps)
+        ]
+        assert any(switches) == (name != "static")
+        more = run_seconds(trace, run, SWITCHING) - run_seconds(trace, run, RISING)
+        assert more.sum() == pytest.approx(SWITCHING.switch_seconds * sum(switches))
+
+
+@pytest.mark.parametrize("name", ["throughput", "per-step"])
+def test_a_policy_that_knows_what_switches_cost_is_faster_for_it(name: str) -> None:
+    trace, bank = usual(), usual_bank(SWITCHING)
+    knows = replay_policy(trace, policy_from_bank(name, bank))
+    timing = replace(bank.timing, step_times=at_any_length(RISING))
+    jumps = replay_policy(trace, policy_from_bank(name, replace(bank, timing=timing)))
+    assert _num_switches(knows) < 0.6 * _num_switches(jumps)
+    seconds = [run_seconds(trace, run, SWITCHING).sum() for run in (knows, jumps)]
+    assert seconds[0] < 0.99 * seconds[1]
+    # It is the switches: without them the one that jumps is no slower.
+    free = [run_seconds(trace, run, RISING).sum() for run in (knows, jumps)]
+    assert free[1] <= free[0]
+
+
+def _num_switches(run: PolicyRun) -> int:
+    return sum(one.num_nodes != other.num_nodes for one, other in pairwise(run.trees))
+
+
+def test_static_trees_are_priced_as_in_a_block() -> None:
+    """And what is fitted start by start takes switches for free: the same bank's trees come out."""
+    bank, dear = usual_bank(), usual_bank(SWITCHING)
+    assert dear.timing.tokens_per_second == bank.timing.tokens_per_second
+    assert dear.timing.chosen == bank.timing.chosen
+    assert dear.timing.offered == bank.timing.offered
+    assert dear.timing.sizes == bank.timing.sizes
+    assert dear.timing.oracle_bounds == bank.timing.oracle_bounds
+    assert dear.timing.rates["throughput"] < bank.timing.rates["throughput"]
+    assert bank_text(dear).split('"timing"')[0] == bank_text(bank).split('"timing"')[0]
 
 
 def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +28,7 @@ from entmtp.calibrate.perstep import worths
 from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.sizes import fit_per_step, size_options
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import accepted_at, visited
+from entmtp.calibrate.walk import accepted_at, rows_of, visited
 from entmtp.trees import ROOT, Tree, chain
 from made_traces import RISING, by_chance
 
@@ -49,6 +50,36 @@ def options(trace: RankTrace) -> Options:
 
 def rate(options: Options, seconds: np.ndarray) -> float:
     return float(options.num_tokens / seconds.sum())
+
+
+def test_a_run_is_charged_for_its_switches(trace: RankTrace, options: Options) -> None:
+    dear = bank_options(trace, bank_of(trace), replace(RISING, switch_seconds=0.5))
+    choice = np.arange(len(trace.ranks)) // 7 % 6
+    starts = np.flatnonzero(options.visited(choice))
+    sizes, rows = choice[starts], rows_of(trace, starts)
+    switches = np.bincount(
+        rows[1:], (np.diff(sizes) != 0) & (np.diff(rows) == 0), minlength=trace.num_rows
+    )
+    assert switches.sum() > 20
+    more = dear.row_seconds(choice) - options.row_seconds(choice)
+    np.testing.assert_allclose(more, 0.5 * switches, atol=1e-9)
+    always = np.full(len(choice), 3)
+    assert dear.row_seconds(always).tolist() == options.row_seconds(always).tolist()
+
+
+def test_thresholds_part_further_where_switches_are_dear(
+    trace: RankTrace, options: Options
+) -> None:
+    score = scores(trace)["g2"]
+    rule = fit_hysteresis(options, score)
+    for switch_seconds in (0.2, 50.0):
+        times = replace(RISING, switch_seconds=switch_seconds)
+        dear = bank_options(trace, bank_of(trace), times)
+        own = fit_hysteresis(dear, score)
+        seconds = [hysteresis_seconds(dear, score.values, one).sum() for one in (own, rule)]
+        assert seconds[0] < seconds[1]
+        assert rate(dear, seconds[0]) >= best_option(dear).tokens_per_second - 1e-9
+    assert rate(dear, seconds[0]) == pytest.approx(best_option(dear).tokens_per_second)
 
 
 @pytest.mark.parametrize("name", ["g1", "sum_g", "p0"])

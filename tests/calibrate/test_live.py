@@ -145,7 +145,7 @@ def test_a_chooser_picks_a_tree_for_each_start() -> None:
 def test_a_policy_is_told_where_it_stands_and_what_the_clock_said() -> None:
     own = trace("hydra", 0.0)
     here, there = Watched([chain(2), WIDE]), Watched([chain(2), WIDE])
-    table = StepTimes((1, 3, 13), (10.0, 11.0, 20.0), (0.0, 1.0, 2.0, 3.0, 4.0), 0.5)
+    table = StepTimes((1, 3, 13), (10.0, 11.0, 20.0), (0.0, 1.0, 2.0, 3.0, 4.0), 0.5, (), 0.25)
     again = replay.replay_policy(
         own, here, max_tokens=ANSWERS.max_tokens, times=[AtContext(0, table)]
     )
@@ -153,9 +153,16 @@ def test_a_policy_is_told_where_it_stands_and_what_the_clock_said() -> None:
     for one, other in zip(there.begun, here.begun, strict=True):
         shown = [(seen.num_context, seen.num_rows) for seen in one.signals]
         assert shown == [(seen.num_context, seen.num_rows) for seen in other.signals]
+    lasts = [seen.num_rows for selection in here.begun for seen in selection.signals]
+    switches = [
+        last not in (0, tree.num_nodes) for tree, last in zip(again.trees, lasts, strict=True)
+    ]
+    assert any(switches)
     expected = [
-        table.verify(tree.num_nodes) + table.draft_seconds[levels] + 0.5
-        for tree, levels in zip(again.trees, again.drafted.tolist(), strict=True)
+        table.verify(tree.num_nodes) + table.draft_seconds[levels] + 0.5 + 0.25 * is_switch
+        for tree, levels, is_switch in zip(
+            again.trees, again.drafted.tolist(), switches, strict=True
+        )
     ]
     assert again.seconds.tolist() == expected
     told = [seen.seconds for selection in here.begun for seen in selection.signals[1:]]

@@ -1,4 +1,4 @@
-"""Times of steps: trees take turns on the same text, and a table follows that never falls."""
+"""Times of steps: trees take blocks of steps in turn, and a table follows that never falls."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from entmtp.calibrate import timing
 from entmtp.calibrate.latency_table import (
     LatencyTable,
     Spread,
+    TimedSwitch,
     TimedTree,
     read_latency,
     write_latency,
@@ -29,7 +30,7 @@ from reference import random_prompts
 
 TEXTS = random_prompts(3, 8, longest=30)
 """Of eight tokens, so that heads which know nothing are often right."""
-QUICK = TimingConfig(contexts=(8, 40), seconds=0.0, num_rounds=2)
+QUICK = TimingConfig(contexts=(8, 40), seconds=0.0, block=3)
 TREES = [full(2, 2), full(3, 2)]
 
 
@@ -45,12 +46,14 @@ def test_every_tree_is_timed_at_every_context(kind: str, batch_size: int) -> Non
     assert [entry.tree for entry in measured.entries] == trees * 2
     assert measured.batch_size == batch_size
     for place, entry in enumerate(measured.entries):
-        assert entry.num_samples == 2
+        assert entry.num_samples == 2  # the first step of a block is a switch
         # Text grows as it is decoded.
-        assert (8, 40)[place // len(trees)] < entry.context < (40, 90)[place // len(trees)]
+        assert (8, 40)[place // len(trees)] < entry.context < (60, 100)[place // len(trees)]
         assert 0 < entry.verify.low <= entry.verify.median <= entry.verify.high
         assert entry.host.median > 0
         assert entry.draft.median > 0
+    assert [one.num_samples for one in measured.switches] == [7, 7]
+    assert 8 < measured.switches[0].context < 40 < measured.switches[1].context
     times = measured.times(20)
     assert times.rows == (1, 2, 3, 4, 5, 7, 13)
     assert len(times.draft_seconds) == 5
@@ -68,11 +71,11 @@ def test_times_are_what_the_clocks_said(monkeypatch: pytest.MonkeyPatch) -> None
         return StepSeconds(draft, 10.0 + 2.0 * tree.num_nodes, 1.0 + 5.0 * accepted)
 
     monkeypatch.setattr(Engine, "last_step", property(told))
-    measured = table("hydra", replace(QUICK, num_rounds=6))
+    measured = table("hydra", replace(QUICK, block=6))
     assert measured.accepted_seconds == pytest.approx(5.0)
     accepted = {entry.tree: entry.num_accepted for entry in measured.entries[:7]}
     assert accepted[ROOT] == 0
-    assert max(accepted.values()) > 0.3
+    assert max(accepted.values()) > 0.1
     for entry in measured.entries:
         assert entry.verify.median == 10 + 2 * entry.tree.num_nodes
     monkeypatch.setattr(Engine, "last_step", property(lambda engine: silent(told(engine))))
@@ -84,6 +87,78 @@ def test_times_are_what_the_clocks_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert times.step(7, 2) == 10 + 14 + 6 + 2 + 1
     assert times.step(13, 2) == 10 + 26 + 6 + 5 + 1
     assert times.step(1, 0) == 10 + 2 + 1
+    assert times.switch_seconds == 0
+
+
+@pytest.mark.parametrize("seconds", [4.0, -4.0])
+def test_what_a_switch_takes_longer_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Two trees of five rows stand side by side: to come back from the second one is none."""
+    taken: list[int] = []
+
+    def step(engine: Engine) -> None:
+        tree: Tree = engine.policy.next  # type: ignore[attr-defined]
+        taken.append(tree.num_nodes)
+        real(engine)
+
+    def told(engine: Engine) -> StepSeconds:
+        last, rows = taken[-2:]
+        return StepSeconds(1.0, 10.0 + rows + seconds * (rows != last), 1.0)
+
+    real = Engine.step
+    monkeypatch.setattr(Engine, "step", step)
+    monkeypatch.setattr(Engine, "last_step", property(told))
+    pair = [Tree.from_paths([(0,), (1,), (2,), (0, 0)]), full(3, 2)]
+    measured = measure_latency(tiny(), random_heads(tiny(), "hydra"), TEXTS, pair, QUICK)
+    assert {entry.verify for entry in measured.entries if entry.tree.num_nodes == 5} == {
+        Spread(15.0, 15.0, 15.0)
+    }
+    assert [one.num_samples for one in measured.switches] == [6, 6]
+    assert {one.seconds for one in measured.switches} == {Spread(seconds, seconds, seconds)}
+    assert measured.times(20).switch_seconds == max(seconds, 0.0)
+    assert measured.times(20).step(5, 2) == 17.0
+
+
+def test_each_block_is_behind_a_step_of_the_next_tree_and_another_tree_begins_in_each_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits: list[list[int]] = []
+
+    def visit(bench: object, context: int, first: int, seen: object) -> None:
+        visits.append([])
+        real_visit(bench, context, first, seen)
+
+    def sample(bench: object, tree: Tree, *rest: object) -> object:
+        visits[-1].append(tree.num_nodes)
+        return real_sample(bench, tree, *rest)
+
+    real_visit, real_sample = timing._Bench.visit, timing._Bench._sample
+    monkeypatch.setattr(timing._Bench, "visit", visit)
+    monkeypatch.setattr(timing._Bench, "_sample", sample)
+    clock = iter(range(1000))
+    monkeypatch.setattr(timing, "perf_counter", lambda: float(next(clock)))
+    config = TimingConfig(contexts=(8,), seconds=100.0, block=2)
+    measured = measure_latency(tiny(), random_heads(tiny(), "medusa"), TEXTS, TREES, config)
+    assert measured.switches[0].num_samples == 7 * (len(visits) - 1)
+    # The first visit warms up.
+    assert visits[1] == [
+        1,
+        *(2, 1, 1),
+        *(3, 2, 2),
+        *(4, 3, 3),
+        *(5, 4, 4),
+        7,
+        5,
+        5,
+        13,
+        7,
+        7,
+        1,
+        13,
+        13,
+    ]
+    assert [taken[0] for taken in visits] == [1, 1, 2, 3, 4]
 
 
 def silent(seconds: StepSeconds) -> StepSeconds:
@@ -112,6 +187,10 @@ TABLE = LatencyTable(
             (full(2, 2), 4.5, 20, 2),
         )
     ),
+    (
+        TimedSwitch(200.0, 20, Spread(1.0, 3.0, 4.0)),
+        TimedSwitch(100.0, 20, Spread(-2.0, -1.0, 2.0)),
+    ),
 )
 
 
@@ -124,6 +203,8 @@ def test_what_falls_is_pooled_and_what_lies_between_is_linear() -> None:
     assert times.width_seconds == (0, 0.125, 0.125, 2.25)
     assert times.step(5, 2) == pytest.approx((12.5 + 22) / 2 + 1.75 + (0.125 + 2.25) / 2 + 1.5)
     assert TABLE.times(150).verify_seconds[0] == 11.5
+    # A switch is never cheaper than none.
+    assert [TABLE.times(n).switch_seconds for n in (0, 160, 999)] == [0.0, pytest.approx(1.8), 3.0]
     assert TABLE.times(0) == times
     assert TABLE.times(999) == TABLE.times(200)
     assert TABLE.all_times() == ((100, TABLE.times(100)), (200, TABLE.times(200)))
@@ -154,9 +235,11 @@ def test_T07_times_of_something_else_are_refused_and_of_another_machine_said(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema_version": 9}, "has schema version 9, this program reads 1"),
+        ({"schema_version": 9}, "has schema version 9, this program reads 2"),
         ({"entries": []}, "broken"),
         ({"entries": [{}]}, "broken"),
+        ({"switches": []}, "broken"),
+        ({"switches": [{"context": 1}]}, "broken"),
         ({"batch_size": "many"}, "broken"),
     ],
 )
@@ -175,13 +258,16 @@ def test_what_cannot_be_timed_is_said() -> None:
     heads = random_heads(tiny(), "hydra")
     with pytest.raises(BadInput, match="there is no text"):
         measure_latency(tiny(), heads, [[]], TREES, QUICK)
-    # Seven trees, none of whose steps says more than 5 tokens, in 2 rounds and one more.
-    with pytest.raises(BadInput, match=r"none of the contexts \[250\].*at most 193 tokens"):
+    # Seven trees that say 21 tokens together at the most, 4 steps each, a step of the deepest one,
+    # and 2 tokens before them.
+    with pytest.raises(BadInput, match=r"none of the contexts \[250\].*at most 165 tokens"):
         measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, contexts=(250,)))
     with pytest.raises(TreeError, match="5 deep but there are 4"):
         measure_latency(tiny(), heads, TEXTS, [chain(5)], QUICK)
     with pytest.raises(BadInput, match="batch_size is 0"):
         measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, batch_size=0))
+    with pytest.raises(BadInput, match="block is 1; give a count from 2 up"):
+        measure_latency(tiny(), heads, TEXTS, TREES, replace(QUICK, block=1))
 
 
 def test_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +280,12 @@ def test_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         random_heads(tiny(), "medusa"),
         TEXTS,
         TREES,
-        replace(QUICK, contexts=(8,), seconds=100.0, num_rounds=1),
+        replace(QUICK, contexts=(8,), seconds=100.0, block=2),
         told.append,
     )
     assert told == sorted(told)
     assert told[-1] == 1
-    assert {entry.num_samples for entry in measured.entries} == {len(told)}
+    assert {entry.num_samples for entry in measured.entries[1:]} == {len(told)}
 
 
 def test_trees_to_time_are_the_best_of_their_sizes() -> None:

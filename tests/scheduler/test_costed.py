@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -123,6 +123,79 @@ def test_a_hydra_draft_stops_where_the_next_level_is_not_worth_its_time() -> Non
         assert depths == {True: 4, False: 1}
 
 
+@pytest.mark.parametrize("last", [1, 3, 5, 9, 7])
+def test_another_number_of_rows_than_the_last_ones_has_its_price(last: int) -> None:
+    switch = 0.3
+    draw = random.Random(last)
+    times = at_any_length(replace(TIMES, switch_seconds=switch))
+    stays, leaves = 0, 0
+    for _ in range(200):
+        rate = draw.uniform(0.9, 2.5)
+        stages = [
+            Stage(score, tuple(_table(draw, tree.depth) for tree in BANK))
+            for score in ("accepted", "sum_g")
+        ]
+        policy = ThroughputPolicy(BANK, stages, times, rate, adaptation=STILL)
+        rate = policy.learnt().rate.value
+        selection = policy.begin(0)
+        StepChoice(selection, Signals(0, 0), 9)
+        choice = StepChoice(selection, Signals(1, 0, num_rows=last), 9)
+        if choice.widest == ROOT:
+            continue
+        log_probs = log_probs_of(choice.widest, draw)
+        tree = decide(choice, log_probs)
+        greedy = [log_probs[choice.widest.paths.index((0,) * d)] for d in range(1, 5)]
+        score = sum(math.exp(sum(greedy[:d])) for d in range(1, 5))
+        gains = {BANK[k]: stages[1].by_tree[k](score) for k in range(len(BANK))} | {ROOT: 0.0}
+        price = {each: switch * (each.num_nodes != last) for each in gains}
+        worth = {
+            each: gain - rate * (TIMES.verify(each.num_nodes) + price[each])
+            for each, gain in gains.items()
+        }
+        assert worth[tree] == pytest.approx(max(worth.values()))
+        assert choice.estimate is not None
+        assert choice.estimate.seconds == pytest.approx(
+            TIMES.step(tree.num_nodes, choice.draft.tree.depth) + price[tree]  # type: ignore[union-attr]
+        )
+        stays, leaves = stays + (not price[tree]), leaves + bool(price[tree])
+    assert leaves
+    assert stays or last == 7
+
+
+@pytest.mark.parametrize("make", [throughput, per_step])
+def test_where_switches_are_dear_a_sequence_stays(make) -> None:  # type: ignore[no-untyped-def]
+    """And where they are free, or there was no step before, nothing is different."""
+    chosen = {}
+    for switch in (0.0, 0.2, 50.0):
+        times = replace(TIMES, switch_seconds=switch)
+        draw = random.Random(4)
+        selection, signals, sizes = make(times, STILL).begin(0), Signals(0, 0), []
+        for step in range(60):
+            choice = StepChoice(selection, signals, 9)
+            tree = decide(choice, log_probs_of(choice.widest, draw), whole=True)
+            sizes.append(tree.num_nodes)
+            signals = Signals(step + 1, step % 2, num_rows=sizes[-1])
+        chosen[switch] = sizes
+    told = [sum(a != b for a, b in pairwise(sizes)) for sizes in chosen.values()]
+    assert told[0] >= told[1] >= told[2] == 0
+    assert told[0]
+    assert len({sizes[0] for sizes in chosen.values()}) == 1
+
+
+@pytest.mark.parametrize("make", [throughput, per_step])
+def test_a_switch_is_part_of_the_time_that_the_rate_is_made_in(make) -> None:  # type: ignore[no-untyped-def]
+    rates = {}
+    for switch in (0.0, 0.5):
+        policy = make(replace(TIMES, switch_seconds=switch), Adaptation(is_shared=True))
+        selection = policy.begin(0)
+        for step, rows in enumerate([1, 1, 9, 9, 1, 9, 9]):
+            selection.widest(Signals(step, 0, num_rows=rows if step else 0))
+            selection.promise(math.nan, 0.0, rows)
+        learnt = policy.learnt()
+        rates[switch] = learnt.rate.value
+    assert rates[0.5] < rates[0.0]
+
+
 def subtrees(tree: Tree, size: int) -> Iterator[tuple[int, ...]]:
     for rest in combinations(range(1, tree.num_nodes), size - 1):
         if all(tree.parents[node] == 0 or tree.parents[node] in rest for node in rest):
@@ -187,6 +260,13 @@ def test_rows_are_shared_by_what_they_are_worth_together() -> None:
     assert widths[1] is not None
     assert widths[0].num_slots > widths[1].num_slots
     assert share_rows([modest, None], floor=6) == Room(2, 6)
+    # A width that is no switch is kept, unless another one is worth more than that.
+    for last in (2, 3):
+        for switch, kept in ((50.0, True), (1e-6, False)):
+            dear = greedy._replace(last_rows=last, switch_seconds=switch)
+            room = share_rows([dear] * 2)
+            assert room is not None
+            assert (room.num_slots == last) == kept
     assert share_rows([greedy]) is None
     assert share_rows([None, None], floor=3) is None
 

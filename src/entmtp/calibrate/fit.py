@@ -3,7 +3,8 @@
 Knows: options of a bank or of sizes, scores. Does not know: policies as they run.
 
 Every fit also tries the best single option, and is never slower than it on its own rows. What it is
-worth on others, `compare.py` says.
+worth on others, `compare.py` says. Runs that are tried are charged for their switches; what is
+worth most at one start, or in one bin of a score, is chosen without them.
 
 Dimension key: N starts · O options · B bins · C settings side by side.
 """

@@ -1,6 +1,7 @@
 """A table of measured step times, on disk and as a smooth monotone model of all sizes.
 
-Knows: times by tree and context. Does not know: models, who measured.
+Knows: times by tree and context, and what a change of rows costs. Does not know: models, who
+measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from entmtp.errors import BadInput, TreeError
 from entmtp.scheduler.times import AtContext, StepTimes
 from entmtp.trees import Tree, chain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _MACHINE = ("processor", "num_cpus", "num_threads")
 """What times hang on, of the machine's description."""
 
@@ -35,7 +36,10 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedTree:
-    """Steps with one tree at one context, on real text: each accepts what it accepts."""
+    """Steps with one tree at one context, on real text: each accepts what it accepts.
+
+    All of them follow steps of as many rows.
+    """
 
     tree: Tree
     context: float
@@ -51,6 +55,16 @@ class TimedTree:
     """Everything else; on a GPU it is in `verify`"""
 
 
+class TimedSwitch(NamedTuple):
+    """Steps at one context that follow a step of another number of rows."""
+
+    context: float
+    """Committed tokens, on average"""
+    num_samples: int
+    seconds: Spread
+    """More than steps with the same tree took right behind"""
+
+
 @dataclass(frozen=True)
 class LatencyTable:
     """Times of the steps of one target, heads, runtime and batch size on one machine."""
@@ -64,6 +78,8 @@ class LatencyTable:
     state for the heads. Part of the times as measured, on average"""
     entries: tuple[TimedTree, ...]
     """At each context the same trees: the root alone, chains 1 … K, and others"""
+    switches: tuple[TimedSwitch, ...]
+    """Of all trees together, at each context"""
 
     def times(self, context: float) -> StepTimes:
         """Times at a context length: between measured ones linear, outside as at the nearest."""
@@ -84,7 +100,13 @@ class LatencyTable:
             tuple(draft),
             root.host + root.draft,
             tuple(_rising([max(seconds, 0.0) for seconds in width])),
+            self._switch_seconds(context),
         )
+
+    def _switch_seconds(self, context: float) -> float:
+        switches = sorted(self.switches)
+        medians = [max(one.seconds.median, 0.0) for one in switches]
+        return float(np.interp(context, [one.context for one in switches], medians))
 
     def all_times(self) -> tuple[AtContext, ...]:
         """Times at each measured context, ascending: what policies look up."""
@@ -130,6 +152,7 @@ def write_latency(path: Path, table: LatencyTable) -> None:
         "batch_size": table.batch_size,
         "accepted_seconds": table.accepted_seconds,
         "entries": entries,
+        "switches": [one._asdict() for one in table.switches],
     }
     write_json(path, content)
 
@@ -154,6 +177,7 @@ def read_latency(
             batch_size=int(content["batch_size"]),
             accepted_seconds=float(content["accepted_seconds"]),
             entries=tuple(_entry(fields) for fields in content["entries"]),
+            switches=tuple(_switch(fields) for fields in content["switches"]),
         )
         table.times(0)
     except (*BROKEN, TreeError, BadInput) as error:
@@ -165,8 +189,17 @@ def read_latency(
     return table
 
 
+def _switch(fields: Mapping[str, Any]) -> TimedSwitch:
+    context, num_samples = float(fields["context"]), int(fields["num_samples"])
+    return TimedSwitch(context, num_samples, _spread(fields["seconds"]))
+
+
+def _spread(seconds: Sequence[Any]) -> Spread:
+    return Spread(*map(float, seconds))
+
+
 def _entry(fields: Mapping[str, Any]) -> TimedTree:
-    spreads = {name: Spread(*map(float, fields[name])) for name in _Parts._fields}
+    spreads = {name: _spread(fields[name]) for name in _Parts._fields}
     return TimedTree(
         tree=Tree.from_paths(fields["tree"]),
         context=float(fields["context"]),

@@ -5,7 +5,8 @@ Knows: traces, times, candidates. Does not know: how one of them is chosen in a 
 A throughput-Pareto bank ends with the best static tree. What is offered to a policy that knows the
 price of time goes on behind it: in each band of how sure the heads are, the candidate that is worth
 most there. Nothing gets in on thin evidence: it must be ahead of the best static tree by `DOUBT`
-standard errors of their difference.
+standard errors of their difference. Switching between trees is free here: whether one pays is asked
+of the policy that chooses, which knows the step before.
 
 Dimension key: N starts · O candidates · B bands.
 """
@@ -13,6 +14,7 @@ Dimension key: N starts · O candidates · B bands.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +74,7 @@ def _in_bands(
     known = scores(trace).get(f"g{depth}")
     if known is None or trace.num_rows < MIN_ROWS:
         return ()
-    options = bank_options(trace, trees, times)
+    options = bank_options(trace, trees, replace(times, switch_seconds=0.0))
     begin = np.arange(len(trace.ranks)) < row_ends(trace)
     bands = bins_of(known.values, quantile_edges(known.values[begin], NUM_BANDS))
     choice = np.full(len(bands), static)

@@ -6,6 +6,9 @@ The steps of a row emit the same tokens whatever is chosen. So the most tokens a
 fewest seconds, and the rate λ of METHOD §6.4 falls out wherever a choice knows the future: the
 sum of `tokens - λ · seconds` over a row is a constant less λ times its seconds.
 
+A run is charged for its switches: it has a sequence. Choices that are made start by start,
+`fastest` and `greedy` too, have none and ignore them.
+
 Dimension key: N starts · O options of a start · R rows · C runs side by side.
 """
 
@@ -36,16 +39,32 @@ class Options:
     accepted: Places  # [N, O]
     seconds: Floats  # [N, O]; infinite where the option is not there
     next_starts: Places  # [N, O]
+    sizes: Places  # [N, O] rows that it verifies
+    switch_seconds: float
+    """Of a step that verifies another number of rows than the one before it in its row"""
 
     @classmethod
-    def of(cls, trace: RankTrace, accepted: Places, seconds: Floats) -> Options:
-        """`seconds` may leave out the starts, where they do not matter."""
+    def of(
+        cls,
+        trace: RankTrace,
+        accepted: Places,
+        seconds: Floats,
+        sizes: Places | None = None,
+        switch_seconds: float = 0.0,
+    ) -> Options:
+        """`seconds` and `sizes` may leave out the starts, where they do not matter.
+
+        Without sizes nothing is a switch.
+        """
+        same = np.zeros(accepted.shape[1], dtype=np.int64)
         columns = [next_starts(trace, column) for column in accepted.T]
         return cls(
             trace,
             accepted,
             np.broadcast_to(seconds, accepted.shape),
             np.stack(columns, axis=1),
+            np.broadcast_to(same if sizes is None else sizes, accepted.shape),
+            switch_seconds,
         )
 
     @property
@@ -59,12 +78,16 @@ class Options:
         rows, runs = np.tile(some, num_runs), np.repeat(np.arange(num_runs), len(some))
         starts, ends = self.trace.row_starts[rows], self.trace.row_starts[rows + 1] - 1
         seconds = np.zeros((num_runs, self.trace.num_rows))
+        last = None
         while len(starts):
             option = choose(runs, starts)
             seconds[runs, rows] += self.seconds[starts, option]
+            sizes = self.sizes[starts, option]
+            if last is not None:
+                seconds[runs, rows] += self.switch_seconds * (sizes != last)
             starts = self.next_starts[starts, option]
             on = starts < ends
-            starts, ends, runs, rows = starts[on], ends[on], runs[on], rows[on]
+            starts, ends, runs, rows, last = starts[on], ends[on], runs[on], rows[on], sizes[on]
         return seconds
 
     def run_fixed(self, choices: Places) -> Floats:  # [C, N]
@@ -112,7 +135,8 @@ def bank_options(
             + times.host_seconds
             for tree, depth in zip(trees, depths, strict=True)
         ]
-    return Options.of(trace, accepted, np.array(seconds))
+    sizes = np.array([tree.num_nodes for tree in trees])
+    return Options.of(trace, accepted, np.array(seconds), sizes, times.switch_seconds)
 
 
 def fastest(options: Options) -> Places:

@@ -156,7 +156,7 @@ def _times(
 
     timing = config.timing
     if target.max_length < SHORT:
-        timing = replace(timing, contexts=(target.max_length // 8,), num_rounds=1)
+        timing = replace(timing, contexts=(target.max_length // 8,), block=2)
     trees = trees_to_time(trace.ranks, TIMED_SIZES)
     return measure_latency(target, heads, texts, trees, timing, tell)
 

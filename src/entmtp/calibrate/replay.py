@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from entmtp.calibrate.trace import RankTrace
 from entmtp.scheduler import Signals, StepChoice, TreePolicy, places_in
-from entmtp.scheduler.times import Times
+from entmtp.scheduler.times import Times, is_switch
 from entmtp.trees import Part, Path, Tree, replay
 from entmtp.trees.replay import Counts
 
@@ -112,7 +112,8 @@ def replay_policy(
             tree, levels = _ask(trace, start, choice)
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
             drafted = choice.widest.truncate(levels)
-            seconds = nan if times is None else _seconds(times, signals.num_context, drafted, tree)
+            last, context = signals.num_rows, signals.num_context
+            seconds = nan if times is None else _seconds(times, context, drafted, tree, last)
             steps.append(_Step(start, depth, tree, levels, drafted.num_nodes, seconds))
             start += depth + 1
             signals = Signals(
@@ -145,11 +146,12 @@ def _before(trace: RankTrace, start: int, signals: Signals, reads_root: bool) ->
     )
 
 
-def _seconds(times: Times, num_context: int, drafted: Tree, tree: Tree) -> float:
+def _seconds(times: Times, num_context: int, drafted: Tree, tree: Tree, last_rows: int) -> float:
     """Of a step that drafts one tree and verifies another, at the nearest measured length."""
     here = min(times, key=lambda one: abs(one.num_tokens - num_context)).times
     spent = here.draft(drafted.num_nodes, drafted.depth) + here.host_seconds
-    return spent + here.verify(tree.num_nodes)
+    switch = here.switch_seconds * is_switch(tree.num_nodes, last_rows)
+    return spent + here.verify(tree.num_nodes) + switch
 
 
 def _array(values: Sequence[int]) -> Counts:

@@ -3,7 +3,8 @@
 Knows: traces, times, what nodes are worth. Does not know: banks, how values were fitted.
 
 All levels are drafted before the choice, whatever its size; a draft that stops early is in
-`stopping.py`.
+`stopping.py`. Which sizes are worth having is asked as if switching between them were free: a
+choice here does not know the step before it, as the policy will.
 
 Dimension key: N starts · O sizes.
 """
@@ -59,7 +60,9 @@ def size_options(
     seconds = np.array([times.step(num + 1, wide.depth) for num in drafts])
     best_first = -np.sort(-worth[:, 1 : wide.num_nodes], axis=1)
     sums = np.concatenate([np.zeros((len(worth), 1)), np.cumsum(best_first, axis=1)], axis=1)
-    return Sized(Options.of(trace, accepted, seconds), sums[:, drafts])
+    verified = np.array(drafts) + 1
+    options = Options.of(trace, accepted, seconds, verified, times.switch_seconds)
+    return Sized(options, sums[:, drafts])
 
 
 def fit_per_step(trace: RankTrace, times: StepTimes) -> NodeValues:
@@ -67,7 +70,7 @@ def fit_per_step(trace: RankTrace, times: StepTimes) -> NodeValues:
     values = fit_node_values(trace)
     worth = worths(trace, values)
     candidates = [size for size in SIZES if size <= trace.wide_tree.num_nodes]
-    whole = size_options(trace, times, worth, candidates)
+    whole = size_options(trace, replace(times, switch_seconds=0.0), worth, candidates)
     chosen, best = [0], _settled(whole, [0])
     while len(chosen) < MAX_SIZES:
         rest = [place for place in range(len(candidates)) if place not in chosen]
@@ -88,5 +91,6 @@ def _settled(sized: Sized, places: list[int]) -> float:
         accepted=options.accepted[:, places],
         seconds=options.seconds[:, places],
         next_starts=options.next_starts[:, places],
+        sizes=options.sizes[:, places],
     )
     return settle(part, sized.expected[:, places]).tokens_per_second

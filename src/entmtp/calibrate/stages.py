@@ -82,13 +82,19 @@ def _node_stages(trace: RankTrace, times: StepTimes, worth: Floats) -> MakeStage
 
 
 def _most_worth(trace: RankTrace, sized: Sequence[Sized], rate: float) -> Options:
-    """Of the options behind each level, the one worth most there: one option a level."""
-    accepted, seconds = [], []
+    """Of the options behind each level, the one worth most there: one option a level.
+
+    The choice ignores switches, and a run of such choices is charged for them.
+    """
+    taken = []
     for options, expected in sized:
         choice = (expected - rate * options.seconds).argmax(axis=1)[:, None]
-        accepted.append(np.take_along_axis(options.accepted, choice, axis=1))
-        seconds.append(np.take_along_axis(options.seconds, choice, axis=1))
-    return Options.of(trace, np.concatenate(accepted, axis=1), np.concatenate(seconds, axis=1))
+        columns = (options.accepted, options.seconds, options.sizes)
+        taken.append([np.take_along_axis(column, choice, axis=1) for column in columns])
+    accepted, seconds, sizes = (
+        np.concatenate(column, axis=1) for column in zip(*taken, strict=True)
+    )
+    return Options.of(trace, accepted, seconds, sizes, sized[0].options.switch_seconds)
 
 
 def _path_scores(trace: RankTrace) -> list[Score]:

@@ -55,6 +55,9 @@ def study(made: Calibration) -> Numbers:
             {"num_tokens": one.num_tokens, **asdict(one.times)} for one in bank.timing.step_times
         ],
         "timed_trees": _timed_trees(made),
+        "timed_switches": [
+            one._asdict() | {"seconds": one.seconds._asdict()} for one in made.table.switches
+        ],
         "acceptance_by_depth_and_rank": by_depth_and_rank(made.stored.trace),
         "signals": _signals(made),
         "policies": [

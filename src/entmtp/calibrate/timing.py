@@ -1,26 +1,34 @@
-"""How long the real step takes here, by tree and context: trees take turns by the step.
+"""How long the real step takes here, by tree and context: trees take turns, a block of steps each.
 
 Knows: an engine with its clocks, trees, texts. Does not know: acceptance models, what times are
 good for.
 
-All trees are tried on the same running text, one step each in rotating order, so that all meet the
-same machine and the same text; contexts take turns too, as long as there is time. Figures are
-medians with quartiles.
+All trees are tried on the same running text, some steps in a row each, so that all meet the same
+machine and the same text; which one is first differs by visit, and contexts take turns too, as long
+as there is time. Figures are medians with quartiles.
+
+A runtime may keep a copy of the weights for each number of rows. A step then finds them in the
+processor's cache only if the steps just before had as many rows; so a step of another number, a
+*switch*, is timed apart. A step's own times are those of steps behind their like, which is what a
+tree that is always used takes. How dear a switch is depends on how long ago that number was used,
+and a policy mostly goes to and fro between a few. So a tree's block comes behind one step of the
+next tree, and not long behind one of its own: three numbers are in play.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain as joined
+from itertools import count
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from entmtp.calibrate.latency_table import LatencyTable, Spread, TimedTree
+from entmtp.calibrate.latency_table import LatencyTable, Spread, TimedSwitch, TimedTree
 from entmtp.calibrate.origin import Origin
 from entmtp.decode.checks import check_count
 from entmtp.engine import Engine, GenerationParams, TokenEvent
@@ -46,12 +54,12 @@ class TimingConfig:
     """Sequences that step together"""
     seconds: float = 60.0
     """To spend; every context is visited once whatever it takes"""
-    num_rounds: int = 4
-    """Steps of each tree in one visit to a context"""
+    block: int = 3
+    """Steps of each tree on end in one visit to a context; the first one is a switch"""
 
 
 class _Sample(NamedTuple):
-    """One step."""
+    """One step behind another of as many rows."""
 
     tree: Tree
     context: int
@@ -66,6 +74,25 @@ class _Sample(NamedTuple):
     @property
     def total(self) -> float:
         return self.draft + self.verify + self.host
+
+
+class _Switch(NamedTuple):
+    """One step behind another of another number of rows."""
+
+    context: int
+    """As asked for"""
+    length: float
+    """As it was"""
+    seconds: float
+    """More than the median of the steps of its block that follow"""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What all visits came to."""
+
+    samples: list[_Sample] = field(default_factory=list)
+    switches: list[_Switch] = field(default_factory=list)
 
 
 def trees_to_time(ranks: Ranks, sizes: Sequence[int] = SIZES) -> list[Tree]:
@@ -93,6 +120,7 @@ def measure_latency(
     """
     config = config or TimingConfig()
     check_count("batch_size", config.batch_size, 1, None, "a count from 1 up")
+    check_count("block", config.block, 2, None, "a count from 2 up")
     chains = [chain(depth) for depth in range(1, heads.num_draft_heads + 1)]
     policy = _TakingTurns(list(dict.fromkeys([ROOT, *chains, *trees])))
     # Each size is timed as a policy would meet it, not padded to another.
@@ -100,11 +128,11 @@ def measure_latency(
     bench = _Bench(target, heads, texts, policy, config)
     contexts = bench.contexts()
     started = perf_counter()
-    samples: list[_Sample] = []
-    bench.visit(contexts[0], 1)  # warms up: buffers, kernels, a runtime's copies
-    while True:
+    seen = _Seen()
+    bench.visit(contexts[0], 0, _Seen())  # warms up: buffers, kernels, a runtime's copies
+    for first in count():
         for context in contexts:
-            samples += bench.visit(context, config.num_rounds)
+            bench.visit(context, first, seen)
             share = (perf_counter() - started) / config.seconds if config.seconds else 1.0
             progress(min(share, 1.0))
         if share >= 1:
@@ -113,8 +141,9 @@ def measure_latency(
         origin=Origin.of(target, heads),
         machine=describe_environment(target) | {"load_average": load_average()},
         batch_size=config.batch_size,
-        accepted_seconds=_accepted_seconds(samples),
-        entries=tuple(_entries(samples)),
+        accepted_seconds=_accepted_seconds(seen.samples),
+        entries=tuple(_entries(seen.samples)),
+        switches=tuple(_switches(seen.switches)),
     )
 
 
@@ -160,8 +189,9 @@ class _Bench:
 
     def contexts(self) -> list[int]:
         """Those that leave room for a visit's steps, all of whose drafts may be accepted."""
-        steps = sum(tree.depth + 1 for tree in self._policy.trees)
-        most = self._engine.target.max_length - steps * (self._config.num_rounds + 1)
+        longest = [tree.depth + 1 for tree in self._policy.trees]
+        steps = sum(longest) * (self._config.block + 1) + max(longest) + _PREFILLED
+        most = self._engine.target.max_length - steps
         found = sorted({each for each in self._config.contexts if 0 < each <= most})
         if not found:
             raise BadInput(
@@ -170,19 +200,28 @@ class _Bench:
             )
         return found
 
-    def visit(self, context: int, num_rounds: int) -> list[_Sample]:
-        """Samples of every tree at one context."""
-        engine, trees = self._engine, self._policy.trees
+    def visit(self, context: int, first: int, seen: _Seen) -> None:
+        """Take a block of steps with every tree at one context, each behind a step of the next.
+
+        Args:
+            first: which tree begins; the others follow in their order.
+            seen: where it is put down.
+        """
+        engine = self._engine
+        begin = first % len(self._policy.trees)
+        trees = self._policy.trees[begin:] + self._policy.trees[:begin]
         requests = [engine.add(prompt, _ENDLESS) for prompt in self._prompts(context)]
         try:
             self._policy.next = ROOT
             engine.step()  # prefill, and a step behind it
             self._drop(requests)
-            return [
-                self._sample(trees[(place + round_) % len(trees)], context, requests)
-                for round_ in range(num_rounds)
-                for place in range(len(trees))
-            ]
+            self._sample(trees[0], context, requests)
+            for tree, following in zip(trees, (*trees[1:], trees[0]), strict=True):
+                self._sample(following, context, requests)
+                block = [self._sample(tree, context, requests) for _ in range(self._config.block)]
+                if tree.num_nodes != following.num_nodes:
+                    seen.switches.append(_switch(block.pop(0), block))
+                seen.samples.extend(block)
         finally:
             for request in requests:
                 engine.forget(request)
@@ -219,6 +258,22 @@ class _Bench:
 
 
 _ENDLESS = GenerationParams(ignore_eos=True)
+_PREFILLED = 2
+"""Tokens that a visit's first step says: prefill's, and a plain step's"""
+
+
+def _switch(switch: _Sample, block: Sequence[_Sample]) -> _Switch:
+    usual = float(np.median([one.total for one in block]))
+    return _Switch(switch.context, switch.length, switch.total - usual)
+
+
+def _switches(switches: Sequence[_Switch]) -> Iterator[TimedSwitch]:
+    groups: dict[int, list[_Switch]] = defaultdict(list)
+    for switch in switches:
+        groups[switch.context].append(switch)
+    for group in groups.values():
+        length = round(float(np.mean([one.length for one in group])), 1)
+        yield TimedSwitch(length, len(group), _spread([one.seconds for one in group]))
 
 
 def _entries(samples: Sequence[_Sample]) -> Iterator[TimedTree]:

@@ -2,8 +2,9 @@
 
 Knows: the file. Does not know: models, how a bank is made.
 
-Every key must be there and no other may be; numbers are finite. Keys stand in one order and floats
-are written with six digits (as many as they have meaning), so that the same bank is the same file.
+Every key must be there and no other may be, but for those that an older version lacks and whose
+lack means something; numbers are finite. Keys stand in one order and floats are written with six
+digits (as many as they have meaning), so that the same bank is the same file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_READABLE = (1, SCHEMA_VERSION)
+_ABSENT = {"switch_seconds": 0.0}
+"""What version 1 lacks, and what that means: it took switches for free"""
 MAX_CHARACTERS = 20_000_000
 _REMEDY = "make it again with `entmtp calibrate`"
 _BROKEN = (OSError, ValueError, TypeError, RecursionError, TreeError, BadInput, ArtefactError)
@@ -79,7 +83,7 @@ def _parse(text: str) -> TreeBank:
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, not an object")
     version = content.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
+    if version not in _READABLE:
         raise _OtherVersion(f"has schema version {version}, this program reads {SCHEMA_VERSION}")
     bank = _read(TreeBank, content, "bank")
     assert isinstance(bank, TreeBank)
@@ -162,6 +166,8 @@ def _read_tuple(of: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
 def _read_fields(kind: Any, value: Any, where: str) -> Any:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields
+    if isinstance(value, dict):
+        value = {name: absent for name, absent in _ABSENT.items() if name in names} | value
     if not isinstance(value, dict) or set(value) != set(names):
         found = sorted(value) if isinstance(value, dict) else type(value).__name__
         raise ValueError(f"{where} holds {found}, not {sorted(names)}")

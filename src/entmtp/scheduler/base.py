@@ -59,6 +59,10 @@ class Bid(NamedTuple):
     """Tokens a second that it makes in this company: what time is worth"""
     verify_seconds: Sequence[float]
     """Of 0, 1, 2, … rows of a step, all sequences' together; its last slope goes on"""
+    last_rows: int = 0
+    """Of each sequence in the step before, as this one knows it; 0 before the first"""
+    switch_seconds: float = 0.0
+    """What a step takes longer where each sequence has another number of rows than that"""
 
 
 class Estimate(NamedTuple):

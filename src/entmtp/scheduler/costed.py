@@ -9,6 +9,10 @@ is spent when the tree is cut, so only what verification costs counts there.
 
 Seconds are those that were calibrated for such a step, not the clock's: a factor common to all
 times changes no choice, and the same text gives the same choices on a busy machine.
+
+A step of another number of rows than the last one is a *switch* and costs that much more. It is
+priced where sizes are compared, and is part of the time that the rate is made in. What drafting
+brings over plain steps is learnt without it: that is about more than the next step.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from collections.abc import Sequence
 
 from entmtp.errors import BadInput
 from entmtp.scheduler.adapting import Adaptation, Learnt, Probing, Rate
-from entmtp.scheduler.base import Estimate, Selection, Signals, TreePolicy
-from entmtp.scheduler.times import Costs, Times, verify_time
+from entmtp.scheduler.base import Bid, Estimate, Room, Selection, Signals, TreePolicy
+from entmtp.scheduler.times import Costs, Times, is_switch, verify_time
 from entmtp.trees import Tree
 
 
@@ -76,8 +80,17 @@ class Costed(Selection):
         self._place = 0
         self._depth = 0
         """Levels drafted in this step"""
+        self._rows = 0
+        """That this step was promised to verify, all sequences' together"""
+        self._last_rows = 0
+        """Of this sequence in the last step, padding included; 0 before the first"""
         self.verify: Sequence[float] = ()
-        """Seconds by rows of this sequence: of the whole step, if every one takes as many"""
+        """Seconds by rows of this sequence: of the whole step, if every one takes as many; a
+        switch included, where it is one"""
+        self.rows_alone: Sequence[float] = ()
+        """The same without switches"""
+        self._switch_seconds = 0.0
+        """At this length"""
 
     def learn(self, num_accepted: int) -> None:
         """Correct predictions by what the last step accepted of its drafts."""
@@ -85,11 +98,11 @@ class Costed(Selection):
 
     def hear(self, signals: Signals) -> None:
         """Learn from the last step, and turn to this one."""
+        company, rows = signals.num_sequences, signals.num_rows or self._rows
         if signals.num_steps and self.estimate is not None:
-            rate, company = self._learnt.rate, signals.num_sequences
+            rate = self._learnt.rate
             plain = self._seconds(company, 0)
-            rows = signals.num_rows
-            seconds = self._seconds(rows, self._depth) if rows else self.estimate.seconds
+            seconds = self._seconds(rows, self._depth)
             if self._has_drafted:
                 extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
@@ -97,9 +110,12 @@ class Costed(Selection):
                 if self.is_probe:
                     self._probing.hear(surplus)
                 self.learn(signals.num_accepted)
-            rate.hear(signals.num_accepted + 1, seconds, plain)
-        self._place = self._costs.place(signals.num_context)
-        self.verify = self._costs.of_company(self._place, signals.num_sequences)
+            rate.hear(signals.num_accepted + 1, seconds + self._switch(rows // company), plain)
+        costs, last = self._costs, rows // company
+        place = self._place = costs.place(signals.num_context)
+        self.rows_alone = costs.verify[place] if company == 1 else costs.of_company(place, company)
+        self.verify = costs.of_company(place, company, last) if last else self.rows_alone
+        self._last_rows, self._switch_seconds = last, costs.switch[place]
         self._depth = 0
         self._has_drafted = False
 
@@ -114,16 +130,48 @@ class Costed(Selection):
         return self._has_drafted
 
     def _seconds(self, rows: int, levels: int) -> float:
-        """Of a step of so many rows, all sequences' together, behind so many levels of a draft."""
+        """Of a step of so many rows, all sequences' together, behind so many levels of a draft.
+
+        Without a switch.
+        """
         place = self._place
         verify = verify_time(self._costs.verify[place], rows)
         return verify + self._costs.draft[place][levels] + self._costs.host[place]
 
-    def promise(self, score: float, num_accepted: float, rows: int) -> None:
+    def _switch(self, rows: int) -> float:
+        """What a step of so many rows of each sequence takes longer than behind its like."""
+        return self._switch_seconds if is_switch(rows, self._last_rows) else 0.0
+
+    def spared(self) -> float:
+        """Seconds of the switch that plain decoding would be; below 0, of the one that drafting is.
+
+        A draft is taken to stay with the last step's number of rows, if that was one.
+        """
+        if self._last_rows == 1:
+            return -self._switch_seconds
+        return self._switch(1)
+
+    def bid_for(self, gains: Sequence[float]) -> Bid:
+        """A bid, by what 1, 2, … rows are expected to bring."""
+        place = self._place
+        return Bid(
+            gains,
+            self._learnt.rate.value,
+            self._costs.verify[place],
+            self._last_rows,
+            self._switch_seconds,
+        )
+
+    def promise(
+        self, score: float, num_accepted: float, rows: int, room: Room | None = None
+    ) -> None:
         """Put on record what this step is expected to bring.
 
         Args:
-            rows: of the whole step, all sequences' together.
+            rows: of this sequence's tree.
+            room: what the batch gives each sequence, where it shares rows out.
         """
-        seconds = self._seconds(rows, self._depth)
+        slots, company = (rows, 1) if room is None else (room.num_slots, room.num_sequences)
+        self._rows = slots * company
+        seconds = self._seconds(self._rows, self._depth) + self._switch(slots)
         self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)

@@ -113,12 +113,14 @@ class _PerStep(Costed):
         self.hear(signals)
         self._values = [1.0]
         value, best, price = 1.0, float("-inf"), self._price()
+        rate = self._learnt.rate.value
         draft = self._costs.draft[self._place]
         gain = 0.0
         for depth, step in enumerate(self._reached(0), start=1):
             value *= step
             gain += value - price
-            best = max(best, gain - self._learnt.rate.value * draft[depth])
+            best = max(best, gain - rate * draft[depth])
+        best += rate * self.spared()
         if self.is_worth_drafting(best):
             return self._tree
         self.promise(float("nan"), 0.0, 1)
@@ -146,7 +148,7 @@ class _PerStep(Costed):
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
         self._value(draft)
         gains = accumulate(self._ranked(), initial=0.0)
-        return Bid(list(gains), self._learnt.rate.value, self._costs.verify[self._place])
+        return self.bid_for(list(gains))
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Part:
         self._value(draft)
@@ -156,8 +158,7 @@ class _PerStep(Costed):
         order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
         kept = sorted(order[: size - 1])
         self._depth = draft.tree.depth
-        rows = len(kept) + 1 if room is None else room.num_sequences * room.num_slots
-        self.promise(float("nan"), self._expect(kept), rows)
+        self.promise(float("nan"), self._expect(kept), len(kept) + 1, room)
         return Part(draft.tree, (0, *kept))
 
     def _value(self, draft: DraftSignals) -> None:
@@ -197,15 +198,18 @@ class _PerStep(Costed):
     def _price(self, ranked: Sequence[float] = ()) -> float:
         """What one more node must bring: the cost of its row, or the value of a node in its place.
 
+        A row is not charged for the switch that the whole size may be.
+
         Args:
             ranked: what could be kept now.
         """
         size = self._best_size(ranked) if ranked else 1
-        verify = self.verify
-        larger = next((each for each in self._sizes if each > size), None)
+        verify = self.rows_alone
+        place = bisect_right(self._sizes, size)
         replaced = ranked[size - 2] if size > 1 else float("inf")
-        if larger is None:
+        if place == len(self._sizes):
             return replaced
+        larger = self._sizes[place]
         row = (verify[larger] - verify[size]) / (larger - size)
         return min(self._learnt.rate.value * row, replaced)
 

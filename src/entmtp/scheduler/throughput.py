@@ -152,11 +152,7 @@ class _Throughput(Costed):
         by_rows = [0.0] * max(self._sizes)
         for gain, size in zip(gains, self._sizes, strict=True):
             by_rows[size - 1] = max(by_rows[size - 1], gain)
-        return Bid(
-            list(accumulate(by_rows, max)),
-            self._learnt.rate.value,
-            self._costs.verify[self._place],
-        )
+        return self.bid_for(list(accumulate(by_rows, max)))
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
         score, gains = self._fitting(signals, draft)
@@ -174,10 +170,9 @@ class _Throughput(Costed):
                 best, most = place, value
         self._depth = draft.tree.depth
         tree = ROOT if best < 0 else self._bank[best].truncate(self._depth)
-        rows = tree.num_nodes if room is None else room.num_sequences * room.num_slots
         if best >= 0:
             self._taken = best, gains[best] / self._learnt.correction.factors[best]
-        self.promise(score, gains[best] if best >= 0 else 0.0, rows)
+        self.promise(score, gains[best] if best >= 0 else 0.0, tree.num_nodes, room)
         return tree
 
     def _fitting(self, signals: Signals, draft: DraftSignals) -> tuple[float, list[float]]:

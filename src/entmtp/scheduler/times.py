@@ -1,6 +1,10 @@
 """How long a step takes: medians of measured sizes, and what follows of those in between.
 
 Knows: times by rows, levels and context. Does not know: models, who measured, acceptance.
+
+Times are those of a step behind others with as many rows. One behind a step with another number of
+rows, a *switch*, takes longer by `switch_seconds`: a runtime has a copy of its own for each number,
+and what the last step read is not what this one needs.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ class StepTimes:
     width_seconds: tuple[float, ...] = ()
     """Of each of `rows`: what drafting a tree of so many nodes takes longer than one path of its
     depth; empty where it takes no longer"""
+    switch_seconds: float = 0.0
+    """What a step takes longer behind one that verified another number of rows"""
 
     def __post_init__(self) -> None:
         is_right = (
@@ -44,6 +50,7 @@ class StepTimes:
             and self.draft_seconds[:1] == (0.0,)
             and len(self.width_seconds) in (0, len(self.rows))
             and min(self.host_seconds, *self.verify_seconds, *self.draft_seconds) >= 0
+            and self.switch_seconds >= 0
         )
         if not is_right:
             raise BadInput(
@@ -61,7 +68,10 @@ class StepTimes:
         return self.draft_seconds[depth] + wider
 
     def step(self, rows: int, depth: int) -> float:
-        """Seconds of a whole step with a tree of `rows` nodes, root included, `depth` deep."""
+        """Seconds of a whole step with a tree of `rows` nodes, root included, `depth` deep.
+
+        It is no switch.
+        """
         return self.verify(rows) + self.draft(rows, depth) + self.host_seconds
 
     def _at(self, rows: int, seconds: Sequence[float]) -> float:
@@ -122,26 +132,38 @@ class Costs:
         levels = [trees[-1].truncate(d).num_nodes for d in range(trees[-1].depth + 1)]
         self.draft = [[one.draft(rows, d) for d, rows in enumerate(levels)] for one in self.times]
         self.host = [one.host_seconds for one in self.times]
-        self._in_company: dict[tuple[int, int], Sequence[float]] = {}
+        self.switch = [one.switch_seconds for one in self.times]
+        self._in_company: dict[tuple[int, int, int], Sequence[float]] = {}
         self.plain_seconds = self.times[0].step(1, 0)
         """Of a plain step, at the shortest length"""
         if not self.plain_seconds > 0:
             raise BadInput("a plain step takes no time, by the step times; measure them again")
 
-    def of_company(self, place: int, num_sequences: int) -> Sequence[float]:
-        """Seconds of 0, 1, 2, … rows of each of so many sequences."""
-        if num_sequences == 1:
-            return self.verify[place]
-        known = self._in_company.get((place, num_sequences))
+    def of_company(self, place: int, num_sequences: int, last_rows: int = 0) -> Sequence[float]:
+        """Seconds of 0, 1, 2, … rows of each of so many sequences.
+
+        Args:
+            last_rows: of each in the step before, from which any other number is a switch; 0
+                before the first step, where none is.
+        """
+        known = self._in_company.get((place, num_sequences, last_rows))
         if known is None:
-            alone = self.verify[place]
-            known = [verify_time(alone, num_sequences * rows) for rows in range(len(alone))]
-            self._in_company[place, num_sequences] = known
+            alone, switch = self.verify[place], self.switch[place]
+            known = [
+                verify_time(alone, num_sequences * rows) + switch * is_switch(rows, last_rows)
+                for rows in range(len(alone))
+            ]
+            self._in_company[place, num_sequences, last_rows] = known
         return known
 
     def place(self, num_tokens: int) -> int:
         """Which table is nearest to a length of committed text."""
         return bisect_left(self._ends, num_tokens)
+
+
+def is_switch(rows: int, last_rows: int) -> bool:
+    """Whether a step of so many rows is of another number than the one before; 0: there is none."""
+    return last_rows not in (0, rows)
 
 
 def verify_time(seconds: Sequence[float], rows: int) -> float:
