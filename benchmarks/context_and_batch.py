@@ -7,8 +7,8 @@ every sequence, logits of one row each, and `keep` of as many rows as a tree bri
 each place all runs and both kinds of rows take turns; medians. Contexts are taken with one
 sequence, batches at `--batch-context` tokens each. `cache_bytes` is what the run's cache holds
 there, `resident_bytes` the whole process with every run in it. Random ids: times do not depend
-on them. Above 1,024 keys the openvino runtime's rows are equal up to rounding only. About 10
-minutes with three runs on two cores. `--draw RESULT.json` draws a result without measuring.
+on them. About 10 minutes with three runs on two cores. `--draw RESULT.json` draws a result without
+measuring.
 """
 
 from __future__ import annotations

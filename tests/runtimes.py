@@ -12,11 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from entmtp.data.cache import silent
 from entmtp.heads import DraftHeads
 from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.target import TargetModel
+from entmtp.target.runtimes.block_cache import BlockCache
+from entmtp.target.runtimes.blocks import BLOCK_SIZE
 from entmtp.target.runtimes.compiled import CompiledTarget
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 from fixtures import tiny
@@ -84,3 +87,13 @@ def on(
     if runtime == "compiled":
         return on_compiled(arch, number_format)
     return on_openvino(arch, number_format, length=length)
+
+
+def committed(cache: BlockCache) -> list[torch.Tensor]:
+    """Keys of every layer, then values: all that is committed of the only sequence, `[N, n, D]`."""
+    memory, length = cache.memory(), cache.length
+    half, border = len(memory) // 2, length // BLOCK_SIZE * BLOCK_SIZE
+    return [
+        torch.cat([blocks[0].flatten(1, 2)[:, :border], tail[0][:, : length - border]], 1)
+        for blocks, tail in zip(memory[:half], memory[half:], strict=True)
+    ]

@@ -17,12 +17,21 @@ from entmtp.decode import Sampling
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import RandomPolicy, StaticPolicy
-from entmtp.target import TargetModel
+from entmtp.target import KVCache, TargetModel
+from entmtp.target.runtimes.block_cache import BlockCache
 from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.trees import ROOT, Tree, chain, full, tree_buffers
 from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
-from runtimes import RUNTIMES, drafting_on_openvino, needs_compiler, needs_openvino, on, on_openvino
+from runtimes import (
+    RUNTIMES,
+    committed,
+    drafting_on_openvino,
+    needs_compiler,
+    needs_openvino,
+    on,
+    on_openvino,
+)
 
 on_each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 
@@ -50,6 +59,17 @@ COMPILERS = {
     "compiled": ("torch.export.export", "torch._inductor.aoti_compile_and_package"),
 }
 """Whatever makes code on each runtime."""
+
+
+PATH = (1, 6, 7)
+TREE = Tree.from_paths([*full(8, 2).paths[1:], PATH])
+SLOTS = [TREE.paths.index(PATH[:depth]) for depth in range(len(PATH) + 1)]
+LENGTHS = (
+    *(1, 3, *range(124, 129), *range(250, 261), *range(382, 391), *range(505, 521)),
+    *(*range(1018, 1031), 2047, 4093, 32_760),
+)
+"""Around the borders of blocks, and of the sums that OpenVINO's product cuts by itself."""
+MAX_LENGTH = 40_000
 
 
 @lru_cache
@@ -155,6 +175,114 @@ def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(runtime: str, number_for
             assert torch.equal(row[0, 0], rows[0, node])
             assert torch.equal(target.logits(row[:, 0]), target.logits(rows[:, node]))
             cache.advance([1])
+
+
+@needs_openvino
+def test_an_answer_to_a_long_prompt_crosses_blocks_of_keys() -> None:
+    target = on_openvino("llama", "int8", length=1024)
+    prompt = random_prompts(1, 8, longest=900, seed=5)[0]
+    prompt = (prompt * 900)[:630]
+    params = GenerationParams(300)
+    expected = Engine(target).generate(prompt, params).token_ids
+    engine = Engine(target, random_heads(tiny(), "medusa"), StaticPolicy(full(8, 2)))
+    result = engine.generate(prompt, params)
+    assert result.token_ids == expected
+    assert result.stats.num_drafts < 0.5 * len(expected)  # all that may follow is in the tree
+
+
+@needs_openvino
+@pytest.mark.parametrize("is_pinned", [False, True])
+@pytest.mark.parametrize("number_format", FORMATS)
+@torch.inference_mode()
+def test_an_accepted_path_has_the_bits_of_rows_committed_one_at_a_time(
+    number_format: str, is_pinned: bool
+) -> None:
+    """Wherever it stands in a text, and where it crosses a border between blocks of keys, too."""
+    target = on_openvino("llama", number_format, length=MAX_LENGTH)
+    if is_pinned:
+        target.warm_up({1, TREE.num_nodes})
+    generator = torch.Generator().manual_seed(3)
+    for length in LENGTHS:
+        text = Text(target, length, generator)
+        one_by_one, in_trees = text.cache(), text.cache()
+        for _ in range(2):
+            nodes = torch.randint(8, (1, TREE.num_nodes), generator=generator)
+            rows = forward(target, in_trees, nodes, TREE)[:, SLOTS]
+            in_trees.keep(torch.tensor([SLOTS]), [len(SLOTS)])
+            for place, slot in enumerate(SLOTS):
+                row = forward(target, one_by_one, nodes[:, [slot]], ROOT)
+                one_by_one.advance([1])
+                assert torch.equal(row[:, 0], rows[:, place]), (length, place)
+        assert in_trees.lengths == one_by_one.lengths == [length + 2 * len(SLOTS)]
+        assert_equal_bits(one_by_one, in_trees)
+    target.make_room()
+
+
+@needs_openvino
+@pytest.mark.parametrize("number_format", FORMATS)
+@torch.inference_mode()
+def test_company_of_any_length_changes_no_bit_of_an_accepted_path(number_format: str) -> None:
+    target = on_openvino("llama", number_format, length=MAX_LENGTH)
+    generator = torch.Generator().manual_seed(4)
+    texts = [Text(target, length, generator) for length in (3, 126, 255, 511, 640, 1023)]
+    together, alone = texts[0].cache(), [text.cache() for text in texts]
+    for row, text in enumerate(texts[1:], 1):
+        together.add_row()
+        text.write(together.view(row, row + 1))
+    for _ in range(2):
+        nodes = torch.randint(8, (len(texts), TREE.num_nodes), generator=generator)
+        rows = forward(target, together, nodes, TREE)[:, SLOTS]
+        together.keep(torch.tensor(len(texts) * [SLOTS]), len(texts) * [len(SLOTS)])
+        for sequence, cache in enumerate(alone):
+            for place, slot in enumerate(SLOTS):
+                row = forward(target, cache, nodes[[sequence]][:, [slot]], ROOT)
+                cache.advance([1])
+                assert torch.equal(row[0, 0], rows[sequence, place]), (cache.lengths, place)
+    for sequence, cache in enumerate(alone):
+        assert_equal_bits(cache, together.view(sequence, sequence + 1))
+
+
+class Text:
+    """Keys and values of a text that nobody has to read: random ones."""
+
+    def __init__(self, target: TargetModel, length: int, generator: torch.Generator) -> None:
+        self._target = target
+        self._length = length
+        dtype = torch.bfloat16 if target.number_format == "bfloat16" else torch.float32
+        self._rows = [
+            tuple(
+                torch.randn(
+                    (target.layout.count(shape), 1, shape.num_kv_heads, length, dim),
+                    generator=generator,
+                ).to(dtype)
+                for dim in (shape.key_dim, shape.value_dim)
+            )
+            for shape in dict.fromkeys(target.layout)
+        ]
+
+    def cache(self) -> BlockCache:
+        """A cache with it as the only sequence."""
+        cache = self._target.new_cache(1, 1)
+        assert isinstance(cache, BlockCache)
+        return self.write(cache)
+
+    def write(self, cache: BlockCache) -> BlockCache:
+        cache.offer(self._rows)
+        cache.advance([self._length])
+        return cache
+
+
+def forward(target: TargetModel, cache: KVCache, ids: torch.Tensor, tree: Tree) -> torch.Tensor:
+    """Hidden states of a tree of `ids` `[B, T]` behind each sequence."""
+    buffers = tree_buffers(len(ids) * (tree,), target.device)
+    positions = torch.tensor(cache.lengths)[:, None] + buffers.depths
+    return target.forward(ids, positions, buffers.mask, cache)
+
+
+def assert_equal_bits(cache: BlockCache, other: BlockCache) -> None:
+    """Of all that is committed of one sequence."""
+    for rows, others in zip(committed(cache), committed(other), strict=True):
+        assert torch.equal(rows, others)
 
 
 @on_each_runtime

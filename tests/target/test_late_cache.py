@@ -1,4 +1,4 @@
-"""The cache that is written when rows are kept, against the one written by every forward."""
+"""The caches that are written when rows are kept, against the one written by every forward."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ import pytest
 import torch
 
 from entmtp.target.cache import KVCache, LayerShape
+from entmtp.target.runtimes.block_cache import BlockCache
+from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache, rows_for
+from runtimes import committed
 
 LAYOUT = (LayerShape(2, 4, 6), LayerShape(1, 4, 4), LayerShape(2, 4, 6))
 CPU = torch.device("cpu")
 
 
-class Twins:
-    """Both caches under the same verbs."""
+WITH_ONES = [shape._replace(value_dim=shape.value_dim + SUM_WIDTH) for shape in LAYOUT]
+
+
+class Triplets:
+    """All caches under the same verbs."""
 
     def __init__(self) -> None:
         self.caches = [
-            kind.allocate(LAYOUT, 1, 4, dtype=torch.float32, device=CPU)
-            for kind in (KVCache, LateCache)
+            KVCache.allocate(LAYOUT, 1, 4, dtype=torch.float32, device=CPU),
+            LateCache.allocate(LAYOUT, 1, 4, dtype=torch.float32, device=CPU),
+            BlockCache.allocate(WITH_ONES, 1, 0, dtype=torch.float32, device=CPU),
         ]
 
     def forward(self, rows: int, stop: int) -> list[KVCache]:
         """New rows for the first `stop` sequences; the views that saw them."""
-        plain, late = (cache.view(0, stop) for cache in self.caches)
+        plain, *late = (cache.view(0, stop) for cache in self.caches)
         plain.reserve(max(plain.lengths) + rows)
         new = [
             tuple(torch.randn(stop, s.num_kv_heads, rows, d) for d in (s.key_dim, s.value_dim))
@@ -34,50 +41,58 @@ class Twins:
         for layer, (keys, values) in enumerate(new):
             plain.update(keys, values, layer)
         groups = [[0, 2], [1]]
-        late.offer([tuple(torch.stack([new[i][p] for i in g]) for p in (0, 1)) for g in groups])
-        return [plain, late]
+        for cache in late:
+            cache.offer(
+                [tuple(torch.stack([new[i][p] for i in g]) for p in (0, 1)) for g in groups]
+            )
+        return [plain, *late]
 
     def check(self) -> None:
-        plain, late = self.caches
-        assert plain.lengths == late.lengths
+        plain, late, blocks = self.caches
+        assert plain.lengths == late.lengths == blocks.lengths
         assert late.capacity >= max(late.lengths)
+        in_blocks = [committed(blocks.view(r, r + 1)) for r in range(blocks.batch_size)]
         for layer in range(len(LAYOUT)):
-            for one, other in zip(plain.layer(layer), late.layer(layer), strict=True):
+            for part, one in enumerate(plain.layer(layer)):
+                other = late.layer(layer)[part]
                 for row, length in enumerate(plain.lengths):
+                    third = in_blocks[row][layer + part * len(LAYOUT)]
                     assert torch.equal(one[row, :, :length], other[row, :, :length])
+                    assert torch.equal(one[row, :, :length], third[..., : one.shape[-1]])
+                    assert (third[..., one.shape[-1] :] == 1).all()  # and none in keys
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_rows_are_committed(seed: int) -> None:
-    dice, twins = random.Random(seed), Twins()
+    dice, triplets = random.Random(seed), Triplets()
     torch.manual_seed(seed)
     for _ in range(40):
-        size = twins.caches[0].batch_size
+        size = triplets.caches[0].batch_size
         match dice.choice(["keep", "keep", "keep", "advance", "truncate", "copy", "add"]):
             case "keep":
                 stop, rows = dice.randint(1, size), dice.randint(1, 9)
-                views = twins.forward(rows, stop)
+                views = triplets.forward(rows, stop)
                 slots = [[0, *sorted(dice.sample(range(1, rows), rows // 2))] for _ in range(stop)]
                 counts = [dice.randint(0, len(s)) for s in slots]
                 for view in views:
                     view.keep(torch.tensor(slots), counts)
             case "advance":
                 rows = dice.randint(1, 2 * BLOCK)
-                for view in twins.forward(rows, 1):
+                for view in triplets.forward(rows, 1):
                     view.advance([rows])
             case "truncate":
                 row = dice.randrange(size)
-                length = dice.randint(0, twins.caches[0].lengths[row])
-                for cache in twins.caches:
+                length = dice.randint(0, triplets.caches[0].lengths[row])
+                for cache in triplets.caches:
                     cache.truncate(row, length)
             case "copy":
                 source, aim = dice.randrange(size), dice.randrange(size)
-                for cache in twins.caches:
+                for cache in triplets.caches:
                     cache.copy_row(source, aim)
             case "add":
-                for cache in twins.caches if size < 4 else ():
+                for cache in triplets.caches if size < 4 else ():
                     cache.add_row()
-        twins.check()
+        triplets.check()
 
 
 def test_memory_follows_the_longest_sequence_both_ways() -> None:
@@ -95,6 +110,28 @@ def test_memory_follows_the_longest_sequence_both_ways() -> None:
     cache.truncate(0, 0)
     assert cache.capacity == BLOCK
     assert cache.lengths == [0, 5]
+
+
+def test_finished_blocks_have_memory_and_nothing_else_does() -> None:
+    cache = BlockCache.allocate(WITH_ONES, 2, 0, dtype=torch.float32, device=CPU)
+    new = [
+        (torch.ones(2, 2, 2, 300, 4), torch.ones(2, 2, 2, 300, 6)),
+        (torch.ones(1, 2, 1, 300, 4), torch.ones(1, 2, 1, 300, 4)),
+    ]
+    cache.offer(new)
+    cache.advance([BLOCK_SIZE - 1, 5])
+    assert cache.capacity == 0
+    cache.advance([1, 0])
+    assert cache.capacity == BLOCK_SIZE
+    cache.advance([2 * BLOCK_SIZE + 3, 0])
+    assert cache.capacity == 3 * BLOCK_SIZE
+    seen = cache.visibility(torch.ones(2, 3, 3, dtype=torch.bool), torch.tensor([[387], [127]]) + 1)
+    assert (seen.unfinished.flatten(1) == 0).tolist() == [3 * [True], 3 * [False]]
+    assert seen.inside.flatten(1).tolist() == [[1.0], [0.0]]
+    assert (seen.mask[:, 0, 0] == 0).sum(-1).tolist() == [3 + 3, 5 + 3]
+    cache.truncate(0, 7)
+    assert cache.capacity == 0
+    assert cache.lengths == [7, 5]
 
 
 def test_blocks_grow_with_the_length() -> None:

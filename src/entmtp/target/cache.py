@@ -66,7 +66,8 @@ class _Allocation:
 
     def resize(self, batch_size: int, capacity: int) -> None:
         """Move to a larger allocation; what is committed stays."""
-        old, rows, used = self.stores, len(self.lengths), max(self.lengths)
+        old, rows = self.stores, len(self.lengths)
+        used = min(max(self.lengths), self.capacity, capacity)
         self.lengths += [0] * (batch_size - rows)
         self.capacity = capacity
         self.stores = self._allocate(capacity)

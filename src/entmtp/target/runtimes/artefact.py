@@ -20,7 +20,7 @@ from entmtp.target.runtimes.export import export_body, export_output
 from entmtp.target.runtimes.rewrite import quantise_weights
 
 BODY, OUTPUT = "body.xml", "output.xml"
-_RECIPE = "7"
+_RECIPE = "8"
 """Raised by one when the graph changes, so that graphs of the old kind are made anew."""
 
 

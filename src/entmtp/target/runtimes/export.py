@@ -6,8 +6,8 @@ the tracer. Does not know: number formats, where graphs are stored or how they r
 The graph keeps no state. Past keys and values come in as they lie in the cache, those of the new
 rows go out, and whoever accepts drafts writes down what stays.
 
-Dimension key: B batch · T new rows · C past rows · S = C + T · N attention heads · G queries per
-key/value head · D head size · L layers of one shape.
+Dimension key: B batch · T new rows · M finished blocks of P past rows · N attention heads · G
+queries per key/value head · D head size · L layers of one shape.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from transformers import PreTrainedModel
 
 from entmtp.target.cache import LayerShape
 from entmtp.target.gguf_file import quiet
-from entmtp.target.runtimes.chain import CHAIN_ATTENTION
-from entmtp.target.runtimes.flow import Flow
+from entmtp.target.runtimes.blocks import BLOCK_ATTENTION, BLOCK_SIZE, SUM_WIDTH, BlockFlow, Past
 from entmtp.target.runtimes.rewrite import keep_sums_over_keys_in_float32, merge_products
 
 
@@ -41,17 +40,22 @@ class _Step(nn.Module):
         self,
         ids: torch.Tensor,  # [B, T]
         positions: torch.Tensor,  # [B, T]
-        mask: torch.Tensor,  # [B, 1, T, S]
-        *past: torch.Tensor,  # keys of every layer [B, N/G, C, D], then values
+        mask: torch.Tensor,  # [B, 1, T, P + T]
+        unfinished: torch.Tensor,  # [B, 1, M, 1, 1]
+        inside: torch.Tensor,  # [B, 1, T, 1]
+        *past: torch.Tensor,  # keys of every layer, then values; the tails' likewise
     ) -> tuple[torch.Tensor, ...]:
-        cache = Flow(list(zip(past[: len(past) // 2], past[len(past) // 2 :], strict=True)))
-        hidden = self._body(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=cache,
-            use_cache=True,
-        ).last_hidden_state
+        count = len(past) // 4
+        parts = (past[start : start + count] for start in range(0, len(past), count))
+        cache = BlockFlow([Past(*layer) for layer in zip(*parts, strict=True)], unfinished, inside)
+        with cache.attended():
+            hidden = self._body(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=mask,
+                cache=cache,
+                use_cache=True,
+            ).last_hidden_state
         outputs = [hidden]
         for layers in self._groups:
             outputs += cache.stacked(layers)
@@ -71,29 +75,38 @@ def shape_groups(layout: Sequence[LayerShape]) -> list[list[int]]:
 def export_body(model: PreTrainedModel, layout: Sequence[LayerShape]) -> Any:
     """The model without its output layer as an `openvino.Model` in float32.
 
-    Inputs: ids, positions, mask, keys of each layer, values of each layer. Outputs: hidden
+    Inputs: ids, positions, visibility and memory as a `BlockCache` gives them. Outputs: hidden
     states, then for each shape of layers the new keys and values, `[L, B, N/G, T, D]`.
     """
     import openvino as ov
 
     twin = copy.deepcopy(model).float()
-    twin.set_attn_implementation(CHAIN_ATTENTION)
-    batch, rows, past = 2, 5, 7  # sizes of the example; every one of them is free afterwards
+    twin.set_attn_implementation(BLOCK_ATTENTION)
+    batch, rows, blocks = 2, 5, 3  # sizes of the example; every one of them is free afterwards
     ids = torch.zeros(batch, rows, dtype=torch.long)
-    keys = [torch.zeros(batch, s.num_kv_heads, past, s.key_dim) for s in layout]
-    values = [torch.zeros(batch, s.num_kv_heads, past, s.value_dim) for s in layout]
-    mask = torch.zeros(batch, 1, rows, past + rows)
+    past = _example_past(layout, batch, blocks, BLOCK_SIZE)
+    past += _example_past(layout, batch, BLOCK_SIZE)
+    mask = torch.zeros(batch, 1, rows, BLOCK_SIZE + rows)
+    unfinished, inside = torch.zeros(batch, 1, blocks, 1, 1), torch.ones(batch, 1, rows, 1)
     step = _Step(twin.base_model, shape_groups(layout))
-    example = (ids, ids + torch.arange(rows), mask, *keys, *values)
+    example = (ids, ids + torch.arange(rows), mask, unfinished, inside, *past)
     step(*example)  # a refusal would come out of the tracer as something else
     graph = trace(step, example)
-    free = [ov.PartialShape([-1, -1])] * 2 + [ov.PartialShape([-1, 1, -1, -1])]
-    free += [ov.PartialShape([-1, t.shape[1], -1, t.shape[3]]) for t in (*keys, *values)]
+    free = [[-1, -1]] * 2 + [[-1, 1, -1, -1], [-1, 1, -1, 1, 1], [-1, 1, -1, 1]]
+    free += [[-1, t.shape[1], *(-1 for _ in t.shape[2:-2]), *t.shape[-2:]] for t in past]
     for node, shape in zip(graph.inputs, free, strict=True):
-        node.get_node().set_partial_shape(shape)
+        node.get_node().set_partial_shape(ov.PartialShape(shape))
     merge_products(graph)
     keep_sums_over_keys_in_float32(graph)
     return graph
+
+
+def _example_past(layout: Sequence[LayerShape], batch: int, *rows: int) -> list[torch.Tensor]:
+    """Keys of every layer, then values with their columns of ones: `[B, N, *rows, D]`."""
+    return [
+        *(torch.zeros(batch, s.num_kv_heads, *rows, s.key_dim) for s in layout),
+        *(torch.zeros(batch, s.num_kv_heads, *rows, s.value_dim + SUM_WIDTH) for s in layout),
+    ]
 
 
 @torch.inference_mode(False)

@@ -88,12 +88,15 @@ class LateCache(KVCache):
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, length)
         longest = max(self._allocation.lengths)
-        if 2 * rows_for(longest) <= self.capacity:
+        if 2 * self._rows_for(longest) <= self.capacity:
             self._fit(longest, shrink=True)
 
     def _fit(self, longest: int, shrink: bool = False) -> None:
         if longest > self.capacity or shrink:
-            self._allocation.resize(len(self._allocation.lengths), rows_for(longest))
+            self._allocation.resize(len(self._allocation.lengths), self._rows_for(longest))
+
+    def _rows_for(self, longest: int) -> int:
+        return rows_for(longest)
 
 
 def rows_for(longest: int) -> int:

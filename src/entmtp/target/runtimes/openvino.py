@@ -3,10 +3,10 @@
 Knows: stored graphs, number formats, and how tensors are handed over. Does not know: how graphs
 are made, trees, sampling.
 
-In every format a verified row has the bits that plain decoding gives it (`export`), up to 1,024
-keys: with more, products add in blocks whose borders shift, and rows differ by rounding.
+In every format a verified row has the bits that plain decoding gives it (`blocks`).
 
-Dimension key: B batch · T rows · C past rows in memory · H hidden size · V vocabulary · R rows.
+Dimension key: B batch · T rows · M finished blocks of P past rows in memory · H hidden size · V
+vocabulary · R rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from torch.nn.functional import pad
 from entmtp.data.cache import Progress
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import causal_among
-from entmtp.target.model import PREFILL_CHUNK, TargetModel
+from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.artefact import Graphs, stored_graphs
+from entmtp.target.runtimes.block_cache import BlockCache
+from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
 from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.lanes import MAX_PINNED, Lanes
-from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 
-_EXACT_KEYS = 1024
-"""Up to so many, new ones and unused memory included, a row does not depend on its company."""
+_EXACT_LENGTH = 32_768
+"""Nothing is known that ends behind it, but tests go no further."""
 _MIN_ROWS = 2
 """One row alone goes through other kernels than two."""
-_FIRST_PAST = 3
-"""Inputs in front of the past keys: ids, positions, mask."""
+_FIRST_PAST = 5
+"""Inputs in front of the past keys: ids, positions, mask, unfinished blocks, rows inside."""
 _GROUP_SIZE = 64
 """Neighbouring activations that share a scale when they are quantised."""
 
@@ -59,7 +60,7 @@ class OpenVinoTarget(TargetModel):
     """A `TargetModel` whose forward is a compiled graph."""
 
     runtime = "openvino"
-    exact_length = _EXACT_KEYS - PREFILL_CHUNK
+    exact_length = _EXACT_LENGTH
     rows_at_once = 16
 
     def __init__(self, target: TargetModel, number_format: str, progress: Progress) -> None:
@@ -84,6 +85,9 @@ class OpenVinoTarget(TargetModel):
         self.check_mark = graphs.folder / f"checked-{_machine()}"
         progress(f"compiling {target.name} for {number_format}")
         self._groups = shape_groups(self.layout)
+        self._past_layout = [
+            shape._replace(value_dim=shape.value_dim + SUM_WIDTH) for shape in self.layout
+        ]
         body, settings = self._read_body(graphs), cpu_settings(number_format)
         # Where numbers are rounded to 16 bits depends on what is known of sizes.
         shapes = None if self._format.hint == "bf16" else self._body_shapes
@@ -96,10 +100,10 @@ class OpenVinoTarget(TargetModel):
     def number_format(self) -> str:
         return self._number_format
 
-    def new_cache(self, batch_size: int, capacity: int) -> LateCache:
+    def new_cache(self, batch_size: int, capacity: int) -> BlockCache:
         del capacity  # it grows with what is committed
-        return LateCache.allocate(
-            self.layout, batch_size, BLOCK, dtype=self._format.cache, device=self.device
+        return BlockCache.allocate(
+            self._past_layout, batch_size, 0, dtype=self._format.cache, device=self.device
         )
 
     def forward(
@@ -109,10 +113,10 @@ class OpenVinoTarget(TargetModel):
         among: torch.Tensor,  # [B, T, T] bool
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
-        assert isinstance(cache, LateCache), "a cache of new_cache"
+        assert isinstance(cache, BlockCache), "a cache of new_cache"
         rows = ids.shape[1]
         ids, positions, among = _padded(ids, positions, among, self._bucket(*ids.shape))
-        inputs = (ids, positions, cache.mask(among), *cache.memory())
+        inputs = (ids, positions, *cache.visibility(among, positions), *cache.memory())
         hidden, new = self._make_outputs(*ids.shape)
         self._body.lane(*ids.shape).run(inputs, (hidden, *new))
         cache.offer(list(zip(new[::2], new[1::2], strict=True)))
@@ -137,7 +141,7 @@ class OpenVinoTarget(TargetModel):
             torch.set_num_threads(num_threads)
 
     def warm_up(self, num_rows: Collection[int]) -> None:
-        cache = self.new_cache(1, BLOCK)
+        cache = self.new_cache(1, 0)
         for rows in _spread({max(_MIN_ROWS, rows) for rows in num_rows}, MAX_PINNED):
             self._body.pin(1, rows)
             zeros = torch.zeros(1, rows, dtype=torch.long)
@@ -162,10 +166,20 @@ class OpenVinoTarget(TargetModel):
 
     def _body_shapes(self, sizes: Sequence[int]) -> list[list[int]]:
         batch, rows = sizes
-        past = [[batch, shape.num_kv_heads, -1] for shape in self.layout]
-        keys = [[*front, shape.key_dim] for front, shape in zip(past, self.layout, strict=True)]
-        values = [[*front, shape.value_dim] for front, shape in zip(past, self.layout, strict=True)]
-        return [[batch, rows], [batch, rows], [batch, 1, rows, -1], *keys, *values]
+        front = [[batch, shape.num_kv_heads] for shape in self._past_layout]
+        size = [[shape.key_dim, shape.value_dim] for shape in self._past_layout]
+        past = [
+            [*one, *memory, dims[part]]
+            for memory in ([-1, BLOCK_SIZE], [BLOCK_SIZE])
+            for part in (0, 1)
+            for one, dims in zip(front, size, strict=True)
+        ]
+        visibility = [
+            [batch, 1, rows, BLOCK_SIZE + rows],
+            [batch, 1, -1, 1, 1],
+            [batch, 1, rows, 1],
+        ]
+        return [[batch, rows], [batch, rows], *visibility, *past]
 
     def _read_body(self, graphs: Graphs) -> Any:
         """The body, with the cache's type at its border."""

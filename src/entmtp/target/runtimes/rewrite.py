@@ -55,19 +55,30 @@ def _is_row_product(product: Any) -> bool:
 
 
 def keep_sums_over_keys_in_float32(graph: Any) -> None:
-    """Mark two products of each layer, whatever the format that the graph is compiled for later.
+    """Mark what adds up over keys in each layer, whatever format the graph is compiled for later.
 
-    A product in bf16 adds neighbours in pairs, and which keys are neighbours depends on the tree.
+    A product in bf16 adds neighbours in pairs, and which keys are neighbours depends on the tree;
+    and a sum of some blocks must not be rounded before the next is added.
     """
     import openvino as ov
 
     (stamped, *_) = ov.Core().read_model(_STAMP).get_ordered_ops()
     ((key, stamp),) = dict(stamped.get_rt_info()).items()
+    in_sums: set[str] = set()
     for node in graph.get_ordered_ops():
-        if node.get_type_name() != "MatMul" or _has_weight(node):
-            continue
-        if node.get_output_partial_shape(0)[-1].is_static:  # not the scores, [..., S]
+        sources = [value.get_node() for value in node.input_values()]
+        is_first = node.get_type_name() == "MatMul" and _comes_of_exp(sources[0])
+        if is_first or any(source.get_friendly_name() in in_sums for source in sources):
             node.set_rt_info(stamp, key)
+            if node.get_type_name() != "Divide":  # the sums are finished
+                in_sums.add(node.get_friendly_name())
+
+
+def _comes_of_exp(node: Any) -> bool:
+    """Whether it is the weights of keys, or some of them."""
+    while node.get_type_name() in ("Slice", "StridedSlice"):
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Exp")
 
 
 def quantise_weights(graph: Any) -> None:
