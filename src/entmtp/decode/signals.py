@@ -13,6 +13,10 @@ from typing import NamedTuple
 import torch
 
 
+_NEVER = -1e4
+"""Its exponential is 0, and unlike that of -inf it stays 0 times the number."""
+
+
 class RootSignals(NamedTuple):
     """Of the distribution that a root came from, at temperature 1; not a number if not asked."""
 
@@ -23,9 +27,18 @@ class RootSignals(NamedTuple):
 
 
 def root_signals(logits: torch.Tensor) -> torch.Tensor:
-    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`)."""
-    p = torch.softmax(logits.float(), -1)
-    return torch.stack([p.amax(-1), torch.special.entr(p).sum(-1)], -1)
+    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`).
+
+    With x the logits less their largest, Z the sum of e^x and p = e^x / Z, the largest p is 1 / Z
+    and the entropy is log Z - the sum of p x: one exponential of each logit and no logarithm, for
+    this is paid in every step.
+    """
+    numbers = logits.float()
+    below = (numbers - numbers.amax(-1, keepdim=True)).clamp_(min=_NEVER)
+    weights = below.exp()
+    total = weights.sum(-1)
+    entropy = total.log() - weights.mul_(below).sum(-1) / total
+    return torch.stack([1 / total, entropy.clamp_(min=0.0)], -1)
 
 
 def copy_to_host(
