@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-
 _NEVER = -1e4
 """Its exponential is 0, and unlike that of -inf it stays 0 times the number."""
 
