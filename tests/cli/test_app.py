@@ -119,7 +119,8 @@ def test_fetch_json_is_the_last_line(
 def test_a_stopped_fetch_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     """Stopped in the middle of a download that never ends."""
     slow = tmp_path / "python"
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    running = tmp_path / "running"
+    slow.write_text(f"#!/bin/sh\n: > {running}\nexec sleep 60\n")
     slow.chmod(0o755)
     cache = tmp_path / "cache"
     script = (
@@ -133,8 +134,10 @@ def test_a_stopped_fetch_leaves_nothing(tmp_path: Path, sent: signal.Signals, co
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not list(cache.glob(".humaneval.*/*")) and time.monotonic() < deadline:
+    # Not before the download is a process: between the two nobody would end it.
+    while not running.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    time.sleep(0.2)
     process.send_signal(sent)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code

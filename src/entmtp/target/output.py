@@ -39,6 +39,9 @@ class OutputLayer:
             flat = hidden.reshape(-1, hidden.shape[-1])
             product = torch.mm(flat, self.weight.t(), out_dtype=torch.float32)
             logits = product.reshape(*hidden.shape[:-1], -1)
+        elif torch.compiler.is_compiling():
+            # A traced graph is not for this CPU's kernels, and leaves no copies here.
+            logits = linear(hidden.float(), self.weight.float())
         elif self.is_packed:
             logits = self._packed_product(hidden.float())
         else:
