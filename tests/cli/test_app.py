@@ -123,8 +123,9 @@ def test_a_stopped_fetch_leaves_nothing(tmp_path: Path, sent: signal.Signals, co
     slow.write_text(f"#!/bin/sh\n: > {running}\nexec sleep 60\n")
     slow.chmod(0o755)
     cache = tmp_path / "cache"
-    script = (
-        "import sys; from entmtp.cli.app import main;"
+    script = (  # which a shell that started the tests in the background would leave deaf
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from entmtp.cli.app import main;"
         f"sys.executable = {str(slow)!r}; sys.argv[1:] = ['fetch', 'humaneval']; main()"
     )
     process = subprocess.Popen(
