@@ -32,8 +32,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from entmtp.errors import ModelRefused
-from entmtp.target.attention import unknown_options
+from entmtp.target.runtimes.chain import refuse_unknown
 from entmtp.target.runtimes.flow import Flow
 
 BLOCK_ATTENTION = "entmtp-blocks"
@@ -102,11 +101,7 @@ class BlockFlow(Flow):
         Raises:
             ModelRefused: the model passes an option that this function would have to drop.
         """
-        if unknown := unknown_options(options):
-            raise ModelRefused(
-                f"this runtime does not compute attention with {', '.join(unknown)}; use"
-                " --runtime eager"
-            )
+        refuse_unknown(options)
         past = self._past[self._latest]
         num_kv_heads, size = int(key.shape[1]), int(value.shape[3])
         groups = int(query.shape[1]) // num_kv_heads

@@ -43,11 +43,7 @@ def chain_attention(
     Raises:
         ModelRefused: the model passes an option that this function would have to drop.
     """
-    if unknown := unknown_options(options):
-        raise ModelRefused(
-            f"this runtime does not compute attention with {', '.join(unknown)}; use"
-            " --runtime eager"
-        )
+    refuse_unknown(options)
     dtype, query, key, value = query.dtype, query.float(), key.float(), value.float()
     num_heads, num_kv_heads = int(query.shape[1]), int(key.shape[1])
     groups = num_heads // num_kv_heads
@@ -60,6 +56,18 @@ def chain_attention(
     output = torch.matmul(weights, value) / torch.matmul(weights, ones)[..., :1]
     output = output.unflatten(2, (groups, -1)).flatten(1, 2)
     return output.transpose(1, 2).to(dtype), None
+
+
+def refuse_unknown(options: dict[str, Any]) -> None:
+    """
+    Raises:
+        ModelRefused: a model passes attention an option that it would have to drop.
+    """
+    if unknown := unknown_options(options):
+        raise ModelRefused(
+            f"this runtime does not compute attention with {', '.join(unknown)}; use"
+            " --runtime eager"
+        )
 
 
 AttentionInterface.register(CHAIN_ATTENTION, chain_attention)
