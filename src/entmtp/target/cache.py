@@ -45,10 +45,12 @@ class _Allocation:
         capacity: int,
         dtype: torch.dtype,
         device: torch.device,
+        block: int,
     ) -> None:
         self.layout = layout
         self.lengths = [0] * batch_size
         self.capacity = capacity
+        self._block = block
         self._dtype, self._device = dtype, device
         self.stores = self._allocate(capacity)
         self._places: list[tuple[LayerShape, int]] = []
@@ -67,13 +69,17 @@ class _Allocation:
     def resize(self, batch_size: int, capacity: int) -> None:
         """Move to a larger allocation; what is committed stays."""
         old, rows = self.stores, len(self.lengths)
-        used = min(max(self.lengths), self.capacity, capacity)
+        used = min(self.in_blocks(max(self.lengths)), self.capacity, capacity)
         self.lengths += [0] * (batch_size - rows)
         self.capacity = capacity
         self.stores = self._allocate(capacity)
         for shape, store in self.stores.items():
             store.keys[:, :rows, :, :used] = old[shape].keys[:, :, :, :used]
             store.values[:, :rows, :, :used] = old[shape].values[:, :, :, :used]
+
+    def in_blocks(self, length: int) -> int:
+        """Rows that must be moved to move so many."""
+        return -(-length // self._block) * self._block
 
     def _allocate(self, capacity: int) -> dict[LayerShape, _Store]:
         stores = {}
@@ -95,6 +101,9 @@ class KVCache(Cache):
     `keep` is one copy for all of them.
     """
 
+    block = 1
+    """Rows that lie in memory as one piece"""
+
     def __init__(self, allocation: _Allocation, start: int, stop: int) -> None:
         super().__init__(layers=[_Placeholder() for _ in allocation.layout])
         self._allocation = allocation
@@ -112,7 +121,7 @@ class KVCache(Cache):
         device: torch.device,
     ) -> Self:
         """Room for `capacity` tokens, drafts included, of each of `batch_size` sequences."""
-        allocation = _Allocation(tuple(layout), batch_size, capacity, dtype, device)
+        allocation = _Allocation(tuple(layout), batch_size, capacity, dtype, device, cls.block)
         return cls(allocation, 0, batch_size)
 
     def view(self, start: int, stop: int) -> KVCache:
@@ -237,11 +246,12 @@ class KVCache(Cache):
     def copy_row(self, source: int, target: int) -> None:
         """Overwrite sequence `target` with sequence `source` (the last moves into a gap)."""
         source, target = self._rows[source], self._rows[target]
-        used = self._allocation.lengths[source]
+        length = self._allocation.lengths[source]
+        used = self._allocation.in_blocks(length)
         for store in self._allocation.stores.values():
             for tensor in store:
                 tensor[:, target, :, :used] = tensor[:, source, :, :used]
-        self._allocation.lengths[target] = used
+        self._allocation.lengths[target] = length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Committed tokens of the longest sequence (asked by `transformers`)."""

@@ -27,13 +27,14 @@ from entmtp.target.architecture import FULL
 from entmtp.target.gguf_file import first_line
 from entmtp.target.model import TargetModel
 from entmtp.target.output import is_plain
-from entmtp.target.runtimes import compiled, openvino
+from entmtp.target.runtimes import compiled, native, openvino
 from entmtp.target.runtimes.choice import fastest
 from entmtp.target.runtimes.compiled import CompiledTarget
 from entmtp.target.runtimes.graphs import GraphsTarget, misfit
+from entmtp.target.runtimes.native import NativeTarget
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 
-RUNTIMES = ("auto", "eager", "compiled", "openvino", "graphs")
+RUNTIMES = ("auto", "eager", "native", "compiled", "openvino", "graphs")
 INT8 = "int8"
 """The format that no `torch` dtype stands for."""
 AUTO = "auto"
@@ -49,6 +50,7 @@ class _Fast(NamedTuple):
 
 
 _FAST = {
+    "native": _Fast(NativeTarget, native.FORMATS),
     "openvino": _Fast(OpenVinoTarget, tuple(openvino.FORMATS)),
     "compiled": _Fast(CompiledTarget, tuple(compiled.FORMATS)),
 }
@@ -203,6 +205,8 @@ def _missing(name: str, number_format: str) -> str | None:
     """Why a runtime cannot be used here, whatever the model."""
     if name == "openvino" and find_spec("openvino") is None:
         return "openvino is not installed (pip install 'entmtp[openvino]')"
+    if name == "native" and (reason := native.missing()):
+        return reason
     if number_format not in (formats := _FAST[name].formats):
         return f"it has no {number_format}; expected one of {', '.join(formats)}"
     return None
@@ -248,6 +252,7 @@ __all__ = [
     "RUNTIMES",
     "CompiledTarget",
     "GraphsTarget",
+    "NativeTarget",
     "OpenVinoTarget",
     "must_be_fast",
     "on_runtime",

@@ -1,0 +1,61 @@
+"""The key/value cache of `native`: keys in blocks of positions, as its kernels read them.
+
+Knows: how rows lie in memory, and which of the latest forward's are kept. Does not know: trees,
+tokens, how attention uses them.
+
+Keys of 16 positions lie together, `[D, 16]`, so that one vector holds a number of each. A block
+takes the memory of 16 rows, so the tensors have the shapes of any other cache; but rows can be
+moved by whole blocks only.
+
+Dimension key: B batch · T new rows · C capacity · N key/value heads · D head size · L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from entmtp.target.runtimes.late_cache import LateCache
+from entmtp.target.runtimes.native.library import LANES, address, kernels
+
+
+class Memory(NamedTuple):
+    """What a forward reads, and where it writes."""
+
+    keys: torch.Tensor  # [L, *, N, C / 16, D, 16] in the shape [L, *, N, C, D]
+    values: torch.Tensor  # [L, *, N, C, D]
+    places: torch.Tensor  # [B] of this cache's sequences in them
+
+
+class NativeCache(LateCache):
+    """A `LateCache` of layers that all have one shape."""
+
+    block = LANES
+
+    def view(self, start: int, stop: int) -> NativeCache:
+        first = self._rows.start
+        if range(first + start, first + stop) == self._rows:
+            return self
+        return NativeCache(self._allocation, first + start, first + stop)
+
+    @property
+    def shared(self) -> Memory:
+        (store,) = self._allocation.stores.values()
+        places = torch.arange(self._rows.start, self._rows.stop)
+        return Memory(store.keys, store.values, places)
+
+    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+        self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
+        ((new_keys, new_values),) = self._offered
+        num_layers, batch, num_heads, num_rows, size = new_keys.shape
+        keys, values, _ = self.shared
+        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
+            kept = torch.arange(count) if slots is None else slots[row, :count].contiguous()
+            kernels().entmtp_commit(
+                address(new_keys), address(new_values), num_layers, batch, row, num_heads,
+                num_rows, size, address(kept), count, address(keys), address(values),
+                keys.shape[1], self._rows[row], self.capacity, length,
+            )  # fmt: skip
+            self._allocation.lengths[self._rows[row]] += count

@@ -1,0 +1,122 @@
+"""The target by kernels of our own: Llama-like layers in int8, near the speed of memory.
+
+Knows: what a step hands to the kernels. Does not know: how they compute, trees, sampling.
+
+A row has the same bits in any company, at any length (`linear.h`, `attention.h`): verified by a
+tree, decoded plainly, or in a prompt.
+
+Dimension key: B batch · T rows · C capacity · H hidden size · V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import embedding
+
+from entmtp.data.cache import Progress
+from entmtp.target.cache import KVCache
+from entmtp.target.model import TargetModel
+from entmtp.target.plain import PlainCache
+from entmtp.target.runtimes.late_cache import BLOCK
+from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.library import PackedMatrix, Step, address, kernels, prepare
+from entmtp.target.runtimes.native.weights import pack_body, rotary_tables
+
+FORMATS = ("int8",)
+_EXACT_LENGTH = 1 << 30
+"""Rows are computed alone: no length is special."""
+_ROWS_AT_ONCE = 16
+_FIRST_POSITIONS = 2048
+"""Of the rotary tables, which grow."""
+
+
+class NativeTarget(TargetModel):
+    """A `TargetModel` whose forward is one call of a kernel."""
+
+    runtime = "native"
+    exact_length = _EXACT_LENGTH
+    rows_at_once = _ROWS_AT_ONCE
+    has_float32_twin = False
+
+    def __init__(self, target: TargetModel, number_format: str, progress: Progress) -> None:
+        """Pack the weights of `target`.
+
+        Raises:
+            BadInput: the processor or the compiler will not do.
+            FetchError: the kernels cannot be put into the cache.
+            ModelRefused: the model's layers are of another kind.
+        """
+        super().__init__(
+            target.transformers_model,
+            target.tokenizer,
+            target.name,
+            target.layout,
+            target.architecture,
+            target.shipped_attention,
+        )
+        assert number_format in FORMATS, "asked before"
+        prepare(progress)
+        progress(f"packing the weights of {target.name} for int8")
+        self._num_threads = torch.get_num_threads()
+        self._packed = pack_body(target)
+        self._output = PackedMatrix(self.output_weight, self.output_bias)
+        self._tables = rotary_tables(self._body, _FIRST_POSITIONS)
+
+    @property
+    def number_format(self) -> str:
+        return "int8"
+
+    def new_cache(self, batch_size: int, capacity: int) -> NativeCache:
+        del capacity  # it grows with what is committed
+        return NativeCache.allocate(
+            self.layout, batch_size, BLOCK, dtype=torch.float32, device=self.device
+        )
+
+    def forward(
+        self,
+        ids: torch.Tensor,  # [B, T]
+        positions: torch.Tensor,  # [B, T]
+        among: torch.Tensor,  # [B, T, T] bool
+        cache: KVCache | PlainCache,
+    ) -> torch.Tensor:
+        assert isinstance(cache, NativeCache), "a cache of new_cache"
+        batch, rows = ids.shape
+        hidden = embedding(ids, self.embedding_weight).float()
+        positions, among = positions.contiguous(), among.contiguous()
+        lengths = torch.tensor(cache.lengths)
+        keys, values, places = cache.shared
+        cosines, sines = self._rotary(max(cache.lengths) + rows)
+        shape = self.layout[0]
+        front = (self.num_layers, batch, shape.num_kv_heads, rows)
+        new_keys, new_values = torch.empty(*front, shape.key_dim), torch.empty(*front, shape.value_dim)
+        step = Step(
+            hidden=address(hidden),
+            positions=address(positions),
+            among=address(among),
+            cosines=address(cosines),
+            sines=address(sines),
+            lengths=address(lengths),
+            keys=address(keys),
+            values=address(values),
+            places=address(places),
+            new_keys=address(new_keys),
+            new_values=address(new_values),
+            num_sequences=batch,
+            num_rows=rows,
+            num_places=keys.shape[1],
+            capacity=cache.capacity,
+        )
+        kernels().entmtp_forward(self._packed.struct, step, self._num_threads)
+        cache.offer([(new_keys, new_values)])
+        return hidden
+
+    def _rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tables of at least so many positions."""
+        if length > len(self._tables[0]):
+            self._tables = rotary_tables(self._body, 2 * length)
+        return self._tables
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+        logits = self._output(flat, self._num_threads)
+        return self._output_layer.finish(logits.reshape(*hidden.shape[:-1], -1))
