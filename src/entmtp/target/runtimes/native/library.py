@@ -110,6 +110,34 @@ class Step(Structure):
     ]
 
 
+class Head(Structure):
+    """`struct Head` of `draft.h`."""
+
+    _fields_ = [
+        ("first", Matrix),
+        ("blocks", POINTER(Matrix)),
+        ("num_blocks", c_int64),
+        ("projection", Matrix),
+    ]
+
+
+class Question(Structure):
+    """`struct Question` of `draft.h`."""
+
+    _fields_ = [
+        ("heads", POINTER(Head)),
+        ("output", POINTER(Matrix)),
+        ("draft_ids", c_void_p),
+        ("rows", c_void_p),
+        ("logits", c_void_p),
+        ("ids", c_void_p),
+        ("log_probs", c_void_p),
+        ("num_heads", c_int64),
+        ("num_rows", c_int64),
+        ("num_children", c_int64),
+    ]
+
+
 def missing() -> str | None:
     """Why the kernels cannot be had here; None where they can."""
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -152,7 +180,8 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
-    for name in ("pack", "forward", "linear", "commit"):
+    library.entmtp_draft.argtypes = [POINTER(Question), c_int]
+    for name in ("pack", "forward", "linear", "draft", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 
@@ -195,6 +224,7 @@ class PackedMatrix:
             self._bias[:num_outputs] = bias.detach().float()
         self.num_outputs: int = num_outputs
         self.struct = Matrix(address(self._packed), address(self._bias), num_outputs, num_inputs)
+        self.pointer = ctypes.pointer(self.struct)
 
     def __call__(self, rows: torch.Tensor, num_threads: int) -> torch.Tensor:
         """`rows @ weight.T + bias` of float32 rows `[R, I]`, as float32 `[R, O]`."""

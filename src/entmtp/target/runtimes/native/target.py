@@ -5,7 +5,7 @@ Knows: what a step hands to the kernels. Does not know: how they compute, trees,
 A row has the same bits in any company, at any length (`linear.h`, `attention.h`): verified by a
 tree, decoded plainly, or in a prompt.
 
-Dimension key: B batch · T rows · C capacity · H hidden size · V vocabulary.
+Dimension key: B batch · T rows · H hidden size · V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import torch
 from torch.nn.functional import embedding
 
 from entmtp.data.cache import Progress
+from entmtp.errors import ModelRefused
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.target.runtimes.native.cache import NativeCache
-from entmtp.target.runtimes.native.library import PackedMatrix, Step, address, kernels, prepare
-from entmtp.target.runtimes.native.weights import pack_body, rotary_tables
+from entmtp.target.runtimes.native.forward import PackedDecoder
+from entmtp.target.runtimes.native.library import PackedMatrix, prepare
+from entmtp.target.runtimes.native.weights import misfit
 
 FORMATS = ("int8",)
 _EXACT_LENGTH = 1 << 30
 """Rows are computed alone: no length is special."""
 _ROWS_AT_ONCE = 16
-_FIRST_POSITIONS = 2048
-"""Of the rotary tables, which grow."""
 
 
 class NativeTarget(TargetModel):
@@ -58,9 +58,12 @@ class NativeTarget(TargetModel):
         prepare(progress)
         progress(f"packing the weights of {target.name} for int8")
         self._num_threads = torch.get_num_threads()
-        self._packed = pack_body(target)
+        if reason := misfit(target):
+            raise ModelRefused(
+                f"the native runtime cannot be used: {reason}; use another --runtime"
+            )
+        self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
         self._output = PackedMatrix(self.output_weight, self.output_bias)
-        self._tables = rotary_tables(self._body, _FIRST_POSITIONS)
 
     @property
     def number_format(self) -> str:
@@ -80,41 +83,9 @@ class NativeTarget(TargetModel):
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, NativeCache), "a cache of new_cache"
-        batch, rows = ids.shape
         hidden = embedding(ids, self.embedding_weight).float()
-        positions, among = positions.contiguous(), among.contiguous()
-        lengths = torch.tensor(cache.lengths)
-        keys, values, places = cache.shared
-        cosines, sines = self._rotary(max(cache.lengths) + rows)
-        shape = self.layout[0]
-        front = (self.num_layers, batch, shape.num_kv_heads, rows)
-        new_keys, new_values = torch.empty(*front, shape.key_dim), torch.empty(*front, shape.value_dim)
-        step = Step(
-            hidden=address(hidden),
-            positions=address(positions),
-            among=address(among),
-            cosines=address(cosines),
-            sines=address(sines),
-            lengths=address(lengths),
-            keys=address(keys),
-            values=address(values),
-            places=address(places),
-            new_keys=address(new_keys),
-            new_values=address(new_values),
-            num_sequences=batch,
-            num_rows=rows,
-            num_places=keys.shape[1],
-            capacity=cache.capacity,
-        )
-        kernels().entmtp_forward(self._packed.struct, step, self._num_threads)
-        cache.offer([(new_keys, new_values)])
+        self._decoder.run(hidden, positions, among, cache)
         return hidden
-
-    def _rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tables of at least so many positions."""
-        if length > len(self._tables[0]):
-            self._tables = rotary_tables(self._body, 2 * length)
-        return self._tables
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from entmtp.errors import ModelRefused
 from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.native.library import (
     GROUP,
@@ -97,16 +96,6 @@ def names(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-def pack_body(target: TargetModel) -> PackedBody:
-    """
-    Raises:
-        ModelRefused: the model is of another kind.
-    """
-    if reason := misfit(target):
-        raise ModelRefused(f"the native runtime cannot be used: {reason}; use another --runtime")
-    return pack_layers(target.transformers_model.base_model, target.layout[0].num_kv_heads)
-
-
 def pack_layers(body: Any, num_kv_heads: int) -> PackedBody:
     """Pack a body's `layers` and `norm`.
 
@@ -140,8 +129,8 @@ def pack_layer(layer: Any) -> PackedLayer:
     output = PackedMatrix(attention.o_proj.weight, attention.o_proj.bias)
     gates = [mlp.gate_proj, mlp.up_proj]
     gate_up = PackedMatrix(
-        _interleaved(*(gate.weight for gate in gates)),
-        None if gates[0].bias is None else _interleaved(*(gate.bias for gate in gates)),
+        interleaved(*(gate.weight for gate in gates)),
+        None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
     )
     down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias)
     norms = [_floats(layer.input_layernorm.weight), _floats(layer.post_attention_layernorm.weight)]
@@ -177,8 +166,8 @@ def _biases(linears: list[Any]) -> torch.Tensor | None:
     )
 
 
-def _interleaved(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """A block of gate's outputs, the same block of up's, and so on."""
+def interleaved(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """A block of the outputs of `gate`, the same block of `up`, and so on: `[2 O, …]`."""
     blocks = [part.detach().float().unflatten(0, (-1, LANES)) for part in (gate, up)]
     return torch.stack(blocks, 1).flatten(0, 2)
 

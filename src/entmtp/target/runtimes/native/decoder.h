@@ -1,0 +1,233 @@
+// A decoder's step in int8: layers as Llama has them, for any rows of any sequences.
+//
+// Knows: the order of a layer's parts, and which thread computes what. Does not know: Python,
+// tokens, trees, files.
+//
+// B sequences, T new rows of each, R = B T rows, H hidden size, N query heads, K key/value heads,
+// D head size, F inner size, L layers, C capacity of the cache, P positions of the tables.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "attention.h"
+#include "linear.h"
+#include "team.h"
+#include "vectors.h"
+#include "work.h"
+
+namespace entmtp {
+
+extern "C" {
+
+struct Layer {
+  Matrix query_key_value;  // [(N + 2 K) D, H]
+  Matrix output;           // [H, N D]
+  Matrix gate_up;          // [2 F, H]: 16 rows of gate, the same 16 of up, and so on
+  Matrix down;             // [H, F]
+  const float* first_norm;   // [H]
+  const float* second_norm;  // [H]
+  const float* query_norm;   // [D], or null
+  const float* key_norm;     // [D], or null
+};
+
+struct Body {
+  const Layer* layers;
+  const float* last_norm;  // [H]
+  int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_size, inner_size, rotary_size;
+  float epsilon, scale;  // of norms, of scores
+};
+
+struct Step {
+  float* hidden;              // [B, T, H] embeddings in, hidden states behind the last norm out
+  const int64_t* positions;   // [B, T]
+  const uint8_t* among;       // [B, T, T]: which new rows see which
+  const float* cosines;       // [P, rotary size / 2]
+  const float* sines;         // likewise
+  const int64_t* lengths;     // [B]
+  const float* keys;          // [L, *, K, C / 16, D, 16]
+  const float* values;        // [L, *, K, C, D]
+  const int64_t* places;      // [B] of sequences in the cache
+  float* new_keys;            // [L, B, K, T, D]
+  float* new_values;          // [L, B, K, T, D]
+  int64_t num_sequences, num_rows, num_places, capacity;
+};
+
+}  // extern "C"
+
+constexpr int64_t kHeadRows = 4;     // rows of one task of attention
+constexpr int64_t kLayerStages = 10;  // calls of `share` in one layer
+
+// One forward of a body.
+class Forward {
+ public:
+  Forward(const Body& body, const Step& step, Team& team, Workspace& work)
+      : body_(body), step_(step), team_(team), work_(work),
+        num_rows_(step.num_sequences * step.num_rows),
+        query_size_(body.num_heads * body.head_size),
+        kv_size_(body.num_kv_heads * body.head_size),
+        projected_size_(query_size_ + 2 * kv_size_),
+        key_blocks_((step.num_rows + kLanes - 1) / kLanes) {
+    const int64_t widest = std::max({body.hidden_size, query_size_, body.inner_size});
+    work.fit_rows(num_rows_, widest);
+    fit(work.projected, num_rows_ * projected_size_);
+    fit(work.attended, num_rows_ * query_size_);
+    fit(work.inner, num_rows_ * body.inner_size);
+    fit(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
+    work.scratch.resize(team.size());
+    find_seen();
+  }
+
+  void run() {
+    team_.run(num_stages(), [this](Worker& self) {
+      Tiles tiles;
+      for (int64_t index = 0; index < body_.num_layers; ++index) layer(self, index);
+      team_.share(self, num_rows_, 1, [&](int64_t row) {
+        float* state = step_.hidden + row * body_.hidden_size;
+        normalise(state, body_.last_norm, body_.hidden_size, body_.epsilon, state);
+      });
+    });
+  }
+
+ private:
+  int num_stages() const { return static_cast<int>(kLayerStages * body_.num_layers + 1); }
+
+  void find_seen() {
+    work_.seen.resize(num_rows_);
+    const int64_t count = step_.num_rows;
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      auto& seen = work_.seen[row];
+      seen.clear();
+      for (int64_t other = 0; other < count; ++other)
+        if (step_.among[row * count + other]) seen.push_back(static_cast<int32_t>(other));
+    }
+  }
+
+  void layer(Worker& self, int64_t index) {
+    const Layer& layer = body_.layers[index];
+    const Rows narrow = work_.rows(body_.hidden_size);
+    const Rows middle = work_.rows(query_size_), wide = work_.rows(body_.inner_size);
+    normalise_and_quantise(self, layer.first_norm);
+    share_product(team_, self, layer.query_key_value, narrow, num_rows_,
+                  [&](int64_t block, int64_t row, const float* out) {
+                    std::memcpy(work_.projected.data() + row * projected_size_ + block * kBlock,
+                                out, kBlock * sizeof(float));
+                  });
+    place_heads(self, layer, index);
+    attention(self, index);
+    share_quantise(team_, self, work_.attended.data(), num_rows_, middle);
+    add_product(self, layer.output, middle);
+    normalise_and_quantise(self, layer.second_norm);
+    share_pair(team_, self, layer.gate_up, narrow, num_rows_,
+               [&](int64_t block, int64_t row, __m512 gate, __m512 up) {
+                 _mm512_storeu_ps(work_.inner.data() + row * body_.inner_size + block * kBlock,
+                                  _mm512_mul_ps(swish(gate), up));
+               });
+    share_quantise(team_, self, work_.inner.data(), num_rows_, wide);
+    add_product(self, layer.down, wide);
+  }
+
+  void normalise_and_quantise(Worker& self, const float* weight) {
+    const int64_t size = body_.hidden_size;
+    const Rows rows = work_.rows(size);
+    team_.share(self, num_rows_, 1, [&](int64_t row) {
+      auto& scratch = work_.scratch[self.id].fresh;
+      fit(scratch, size);
+      normalise(step_.hidden + row * size, weight, size, body_.epsilon, scratch.data());
+      quantise_row(scratch.data(), row, rows);
+    });
+  }
+
+  void add_product(Worker& self, const Matrix& matrix, const Rows& rows) {
+    share_product(team_, self, matrix, rows, num_rows_,
+                  [&](int64_t block, int64_t row, const float* out) {
+                    float* into = step_.hidden + row * body_.hidden_size + block * kBlock;
+                    _mm512_storeu_ps(into,
+                                     _mm512_add_ps(_mm512_loadu_ps(into), _mm512_loadu_ps(out)));
+                  });
+  }
+
+  // Norms of heads, rotation, and keys and values to where attention and the caller find them.
+  void place_heads(Worker& self, const Layer& layer, int64_t index) {
+    const int64_t size = body_.head_size, heads = body_.num_heads + 2 * body_.num_kv_heads;
+    team_.share(self, heads, 1, [&](int64_t head) {
+      for (int64_t row = 0; row < num_rows_; ++row) {
+        float* given = work_.projected.data() + row * projected_size_ + head * size;
+        const bool is_query = head < body_.num_heads;
+        const int64_t kv_head = head - body_.num_heads;
+        if (kv_head >= body_.num_kv_heads) {
+          std::memcpy(new_row(step_.new_values, index, row, kv_head - body_.num_kv_heads), given,
+                      size * sizeof(float));
+          continue;
+        }
+        const float* weight = is_query ? layer.query_norm : layer.key_norm;
+        if (weight) normalise(given, weight, size, body_.epsilon, given);
+        const int64_t place = step_.positions[row] * (body_.rotary_size / 2);
+        rotate(given, step_.cosines + place, step_.sines + place, body_.rotary_size);
+        if (is_query) {
+          for (int64_t d = 0; d < size; ++d) given[d] *= body_.scale;
+          continue;
+        }
+        std::memcpy(new_row(step_.new_keys, index, row, kv_head), given, size * sizeof(float));
+        const int64_t slot = row % step_.num_rows;
+        float* block = key_blocks(row / step_.num_rows, kv_head) + slot / kLanes * size * kLanes;
+        for (int64_t d = 0; d < size; ++d) block[d * kLanes + slot % kLanes] = given[d];
+      }
+    });
+  }
+
+  float* new_row(float* memory, int64_t index, int64_t row, int64_t kv_head) const {
+    const int64_t sequence = row / step_.num_rows, slot = row % step_.num_rows;
+    const int64_t head = (index * step_.num_sequences + sequence) * body_.num_kv_heads + kv_head;
+    return memory + (head * step_.num_rows + slot) * body_.head_size;
+  }
+
+  float* key_blocks(int64_t sequence, int64_t kv_head) const {
+    return work_.keys.data() + (sequence * body_.num_kv_heads + kv_head) * key_blocks_ *
+                                   body_.head_size * kLanes;
+  }
+
+  void attention(Worker& self, int64_t index) {
+    const int64_t portions = (step_.num_rows + kHeadRows - 1) / kHeadRows;
+    const int64_t count = step_.num_sequences * body_.num_heads * portions;
+    team_.share(self, count, 1, [&](int64_t task) {
+      const int64_t first = task % portions * kHeadRows;
+      const int64_t head = task / portions % body_.num_heads;
+      attend_rows(self, index, task / portions / body_.num_heads, head, first);
+    });
+  }
+
+  void attend_rows(Worker& self, int64_t index, int64_t sequence, int64_t head, int64_t first) {
+    const int64_t size = body_.head_size;
+    const int64_t kv_head = head / (body_.num_heads / body_.num_kv_heads);
+    const int64_t lane = (index * step_.num_places + step_.places[sequence]) * body_.num_kv_heads;
+    const int64_t start = (lane + kv_head) * step_.capacity * size;
+    const Keys keys{step_.keys + start,
+                    step_.values + start,
+                    step_.lengths[sequence],
+                    key_blocks(sequence, kv_head),
+                    new_row(step_.new_values, index, sequence * step_.num_rows, kv_head),
+                    step_.num_rows,
+                    size};
+    const float* queries[kHeadRows];
+    const std::vector<int32_t>* seen[kHeadRows];
+    float* outputs[kHeadRows];
+    const int64_t count = std::min(kHeadRows, step_.num_rows - first);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t row = sequence * step_.num_rows + first + r;
+      queries[r] = work_.projected.data() + row * projected_size_ + head * size;
+      seen[r] = &work_.seen[row];
+      outputs[r] = work_.attended.data() + row * query_size_ + head * size;
+    }
+    attend(keys, static_cast<int>(count), queries, seen, outputs, work_.scratch[self.id]);
+  }
+
+  const Body& body_;
+  const Step& step_;
+  Team& team_;
+  Workspace& work_;
+  const int64_t num_rows_, query_size_, kv_size_, projected_size_, key_blocks_;
+};
+
+}  // namespace entmtp

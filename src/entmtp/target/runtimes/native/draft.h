@@ -1,0 +1,172 @@
+// Draft heads in int8: features of rows, logits over a draft vocabulary, the best of them.
+//
+// Knows: what Medusa's and Hydra's heads are made of. Does not know: trees, paths, prefix layers.
+//
+// P rows, H hidden size, W draft vocabulary.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "linear.h"
+#include "team.h"
+#include "vectors.h"
+#include "work.h"
+
+namespace entmtp {
+
+extern "C" {
+
+struct Head {
+  Matrix first;           // [2 H, I]: gate and skip, block by block; without it rows are the state
+  const Matrix* blocks;   // [H, H] each: x + swish(block x)
+  int64_t num_blocks;
+  Matrix projection;      // [H, H], or without memory
+};
+
+struct Question {
+  const Head* heads;
+  const Matrix* output;      // [W, H], of all these heads
+  const int64_t* draft_ids;  // [W] target ids of its rows, or null where they are the same
+  const float* rows;         // [P, I], the same for every head
+  float* logits;             // [heads, P, W]
+  int64_t* ids;              // [heads, P, children] best first
+  float* log_probs;          // likewise
+  int64_t num_heads, num_rows, num_children;
+};
+
+}  // extern "C"
+
+// The most probable of a row's logits, best first; of equal ones the first.
+inline void choose(const float* logits, int64_t count, const int64_t* draft_ids,
+                   int64_t num_children, int64_t* ids, float* log_probs) {
+  __m512 highest = _mm512_set1_ps(-INFINITY);
+  const int64_t whole = count / 16 * 16;
+  for (int64_t i = 0; i < whole; i += 16) highest = _mm512_max_ps(highest, _mm512_loadu_ps(logits + i));
+  float top = _mm512_reduce_max_ps(highest);
+  for (int64_t i = whole; i < count; ++i) top = std::max(top, logits[i]);
+  int64_t num_found = 0;
+  float least = -INFINITY;  // of those found, once there are enough
+  const auto consider = [&](int64_t place) {
+    const float value = logits[place];
+    if (num_found == num_children && !(value > least)) return;
+    int64_t at = num_found < num_children ? num_found++ : num_children - 1;
+    for (; at > 0 && log_probs[at - 1] < value; --at) {
+      log_probs[at] = log_probs[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    log_probs[at] = value;
+    ids[at] = place;
+    if (num_found == num_children) least = log_probs[num_children - 1];
+  };
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < whole; i += 16) {
+    const __m512 part = _mm512_loadu_ps(logits + i);
+    sum = _mm512_add_ps(sum, exponential(_mm512_sub_ps(part, _mm512_set1_ps(top))));
+    if (num_found < num_children) {
+      for (int64_t j = i; j < i + 16; ++j) consider(j);
+      continue;
+    }
+    for (unsigned better = _mm512_cmp_ps_mask(part, _mm512_set1_ps(least), _CMP_GT_OQ); better;
+         better &= better - 1)
+      consider(i + __builtin_ctz(better));
+  }
+  float total = _mm512_reduce_add_ps(sum);
+  for (int64_t i = whole; i < count; ++i) {
+    total += std::exp(logits[i] - top);
+    consider(i);
+  }
+  const float normaliser = top + std::log(total);
+  for (int64_t i = 0; i < num_children; ++i) {
+    log_probs[i] -= normaliser;
+    if (draft_ids) ids[i] = draft_ids[ids[i]];
+  }
+}
+
+// One question to some heads.
+class Drafting {
+ public:
+  Drafting(const Question& asked, Team& team, Workspace& work)
+      : asked_(asked), team_(team), work_(work), size_(asked.output->num_inputs),
+        num_rows_(asked.num_rows), total_(asked.num_heads * asked.num_rows) {
+    int64_t widest = size_;
+    for (int64_t h = 0; h < asked.num_heads; ++h)
+      widest = std::max(widest, asked.heads[h].first.num_inputs);
+    work.fit_rows(total_, widest);
+    fit(work.state, total_ * size_);
+    fit(work.other, num_rows_ * size_);
+  }
+
+  void run() {
+    team_.run(num_stages(), [this](Worker& self) {
+      Tiles tiles;
+      for (int64_t h = 0; h < asked_.num_heads; ++h) features(self, h);
+      const Rows rows = work_.rows(size_);
+      share_quantise(team_, self, work_.state.data(), total_, rows);
+      const int64_t count = asked_.output->num_outputs;
+      share_product(team_, self, *asked_.output, rows, total_,
+                    [&](int64_t block, int64_t row, const float* out) {
+                      const int64_t width = std::min<int64_t>(kBlock, count - block * kBlock);
+                      std::memcpy(asked_.logits + row * count + block * kBlock, out,
+                                  width * sizeof(float));
+                    });
+      team_.share(self, total_, 1, [&](int64_t row) {
+        choose(asked_.logits + row * count, count, asked_.draft_ids, asked_.num_children,
+               asked_.ids + row * asked_.num_children, asked_.log_probs + row * asked_.num_children);
+      });
+    });
+  }
+
+ private:
+  int num_stages() const {
+    int64_t count = 3;
+    for (int64_t h = 0; h < asked_.num_heads; ++h) count += 6 + 2 * asked_.heads[h].num_blocks;
+    return static_cast<int>(count);
+  }
+
+  // A head's rows of `state`.
+  void features(Worker& self, int64_t index) {
+    const Head& head = asked_.heads[index];
+    float* state = work_.state.data() + index * num_rows_ * size_;
+    const Rows rows = work_.rows(size_);
+    if (head.first.packed) {
+      const Rows wide = work_.rows(head.first.num_inputs);
+      share_quantise(team_, self, asked_.rows, num_rows_, wide);
+      share_pair(team_, self, head.first, wide, num_rows_,
+                 [&](int64_t block, int64_t row, __m512 gate, __m512 skip) {
+                   _mm512_storeu_ps(state + row * size_ + block * kBlock,
+                                    _mm512_add_ps(skip, swish(gate)));
+                 });
+    } else {
+      team_.share(self, num_rows_, 1, [&](int64_t row) {
+        std::memcpy(state + row * size_, asked_.rows + row * size_, size_ * sizeof(float));
+      });
+    }
+    for (int64_t b = 0; b < head.num_blocks; ++b) {
+      share_quantise(team_, self, state, num_rows_, rows);
+      share_product(team_, self, head.blocks[b], rows, num_rows_,
+                    [&](int64_t block, int64_t row, const float* out) {
+                      float* into = state + row * size_ + block * kBlock;
+                      _mm512_storeu_ps(into, _mm512_add_ps(_mm512_loadu_ps(into),
+                                                           swish(_mm512_loadu_ps(out))));
+                    });
+    }
+    if (head.projection.packed) {
+      share_quantise(team_, self, state, num_rows_, rows);
+      share_product(team_, self, head.projection, rows, num_rows_,
+                    [&](int64_t block, int64_t row, const float* out) {
+                      std::memcpy(state + row * size_ + block * kBlock, out,
+                                  kBlock * sizeof(float));
+                    });
+    }
+  }
+
+  const Question& asked_;
+  Team& team_;
+  Workspace& work_;
+  const int64_t size_, num_rows_, total_;
+};
+
+}  // namespace entmtp

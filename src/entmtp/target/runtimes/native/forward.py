@@ -1,0 +1,79 @@
+"""A body's forward as one call of a kernel.
+
+Knows: packed layers, rotary tables, and what a step hands over. Does not know: where hidden states
+come from, and what for.
+
+Dimension key: B batch · T rows · H hidden size · N key/value heads · D head size · L layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from entmtp.target.cache import LayerShape
+from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.library import Step, address, kernels
+from entmtp.target.runtimes.native.weights import pack_layers, rotary_tables
+
+_FIRST_POSITIONS = 2048
+"""Of the rotary tables, which grow."""
+
+
+class PackedDecoder:
+    """Decoder layers and the norm behind them, in int8."""
+
+    def __init__(self, body: Any, shape: LayerShape, num_threads: int) -> None:
+        """
+        Args:
+            body: a module with `layers`, `norm` and `rotary_emb` (`weights`).
+            shape: of every layer's cache rows.
+        """
+        self._body = body
+        self._shape = shape
+        self._num_threads = num_threads
+        self._packed = pack_layers(body, shape.num_kv_heads)
+        self._tables = rotary_tables(body, _FIRST_POSITIONS)
+
+    def run(
+        self,
+        hidden: torch.Tensor,  # [B, T, H] float32
+        positions: torch.Tensor,  # [B, T]
+        among: torch.Tensor,  # [B, T, T] bool
+        cache: NativeCache,
+    ) -> None:
+        """Turn embeddings into hidden states, in place; offers the cache the new rows."""
+        batch, rows, _ = hidden.shape
+        lengths = cache.lengths
+        starts, positions, among = torch.tensor(lengths), positions.contiguous(), among.contiguous()
+        keys, values, places = cache.shared
+        cosines, sines = self._rotary(max(lengths) + rows)
+        front = (self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows)
+        new_keys = torch.empty(*front, self._shape.key_dim)
+        new_values = torch.empty_like(new_keys)
+        step = Step(
+            hidden=address(hidden),
+            positions=address(positions),
+            among=address(among),
+            cosines=address(cosines),
+            sines=address(sines),
+            lengths=address(starts),
+            keys=address(keys),
+            values=address(values),
+            places=address(places),
+            new_keys=address(new_keys),
+            new_values=address(new_values),
+            num_sequences=batch,
+            num_rows=rows,
+            num_places=keys.shape[1],
+            capacity=cache.capacity,
+        )
+        kernels().entmtp_forward(self._packed.struct, step, self._num_threads)
+        cache.offer([(new_keys, new_values)])
+
+    def _rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tables of at least so many positions."""
+        if length > len(self._tables[0]):
+            self._tables = rotary_tables(self._body, 2 * length)
+        return self._tables

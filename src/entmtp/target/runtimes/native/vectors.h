@@ -1,0 +1,64 @@
+// What is done to single rows of floats.
+//
+// Knows: vectors of 16 numbers. Does not know: layers, threads.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <immintrin.h>
+
+namespace entmtp {
+
+// exp for numbers that are not above 0: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], whose
+// coefficients are those of Cephes' expf (about one unit in the last place).
+inline __m512 exponential(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+  p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+  return _mm512_scalef_ps(p, n);
+}
+
+// x / rms(x) * weight; `into` may be `row`.
+inline void normalise(const float* row, const float* weight, int64_t size, float epsilon,
+                      float* into) {
+  __m512 squares = _mm512_setzero_ps();
+  for (int64_t i = 0; i < size; i += 16) {
+    const __m512 part = _mm512_loadu_ps(row + i);
+    squares = _mm512_fmadd_ps(part, part, squares);
+  }
+  const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
+  const __m512 factor = _mm512_set1_ps(1 / std::sqrt(mean + epsilon));
+  for (int64_t i = 0; i < size; i += 16)
+    _mm512_storeu_ps(into + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(row + i), factor),
+                                             _mm512_loadu_ps(weight + i)));
+}
+
+inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotary_size) {
+  const int64_t half = rotary_size / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = head[i], second = head[i + half];
+    head[i] = std::fma(first, cosines[i], -(second * sines[i]));
+    head[i + half] = std::fma(second, cosines[i], first * sines[i]);
+  }
+}
+
+inline __m512 swish(__m512 x) {
+  // exp(-|x|) cannot overflow: x / (1 + e^-x) is x e^x / (1 + e^x) for x below 0.
+  const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
+  const __m512 small = exponential(_mm512_or_ps(x, sign));
+  const __mmask16 is_negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  const __m512 top = _mm512_mask_mul_ps(x, is_negative, x, small);
+  return _mm512_div_ps(top, _mm512_add_ps(one, small));
+}
+
+}  // namespace entmtp
