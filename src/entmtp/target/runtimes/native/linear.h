@@ -8,8 +8,8 @@
 //
 // A packed matrix is a list of blocks of 16 outputs, a block a list of groups, and a group
 // 16 x 64 bytes (four inputs of 16 outputs each, then the next four), then 16 scales in bfloat16.
-// Weights are stored as q + 128 because the processor multiplies unsigned by signed bytes; what
-// that adds, 128 times the sum of the row's numbers, is taken off at the start.
+// Dot products of four bytes multiply unsigned by signed ones: they take q_w + 128, and start from
+// what that adds, -128 times the sum of the row's numbers. Products of tiles take both signed.
 #pragma once
 
 #include <cmath>
@@ -66,7 +66,7 @@ inline void pack_matrix(const float* weight, int64_t num_outputs, int64_t num_in
         std::memcpy(&scale, &bits, 4);
         for (int i = 0; i < kGroup; ++i) {
           const int whole = row ? static_cast<int>(std::nearbyint(row[i] / scale)) : 0;
-          tile[(i / 4 * kBlock + o) * 4 + i % 4] = static_cast<uint8_t>(whole + 128);
+          tile[(i / 4 * kBlock + o) * 4 + i % 4] = static_cast<uint8_t>(whole);
         }
       }
     }
@@ -121,6 +121,7 @@ inline __m512 scales_of(const uint8_t* tile) {
 template <int R>
 inline void multiply_few(const uint8_t* block, const Rows& rows, int64_t first, float* out) {
   const int64_t groups = rows.groups();
+  const __m512i offset = _mm512_set1_epi8(-128);  // its bit turns q into q + 128
   __m512 total[R];
   for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
   const int8_t* whole = rows.whole + first * rows.width;
@@ -132,7 +133,7 @@ inline void multiply_few(const uint8_t* block, const Rows& rows, int64_t first, 
       sum[r] = _mm512_set1_epi32(rows.opening[(first + r) * groups + g]);
 #pragma GCC unroll 16
     for (int k = 0; k < 16; ++k) {
-      const __m512i weight = _mm512_loadu_si512(tile + 64 * k);
+      const __m512i weight = _mm512_xor_si512(_mm512_loadu_si512(tile + 64 * k), offset);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         int32_t four;
@@ -163,47 +164,51 @@ class Tiles {
   ~Tiles() { _tile_release(); }
 };
 
+// Sums of a group for sixteen rows. Which tiles are used must be written out; two of these in turn
+// do not wait for each other's.
+inline void multiply_even(const uint8_t* tile, const int8_t* whole, int64_t width, int32_t* sums) {
+  _tile_zero(0);
+  _tile_loadd(2, whole, width);
+  _tile_loadd(4, tile, 64);
+  _tile_dpbssd(0, 2, 4);
+  _tile_stored(0, sums, 64);
+}
+
+inline void multiply_odd(const uint8_t* tile, const int8_t* whole, int64_t width, int32_t* sums) {
+  _tile_zero(1);
+  _tile_loadd(3, whole, width);
+  _tile_loadd(5, tile, 64);
+  _tile_dpbssd(1, 3, 5);
+  _tile_stored(1, sums, 64);
+}
+
 // Up to sixteen rows at once, by products of tiles. The same whole numbers, the same floats.
 template <int R>
 inline void multiply_many(const uint8_t* block, const Rows& rows, int64_t first, float* out) {
+  constexpr int kAhead = 2;  // groups that are multiplied before the sums of one are taken up
   const int64_t groups = rows.groups();
-  alignas(64) int32_t sums[4][kBlock * kBlock];
+  alignas(64) int32_t sums[2 * kAhead][kBlock * kBlock];
   __m512 total[R];
   for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
   const int8_t* whole = rows.whole + first * rows.width;
-  const int32_t* opening = rows.opening + first * groups;
   const float* scale = rows.scale + first * groups;
-  const auto finish = [&](int64_t g, const int32_t* sum) {
+  const auto begin = [&](int64_t g) {
+    if (g >= groups) return;
+    const uint8_t* tile = block + g * kGroupBytes;
+    if (g % 2)
+      multiply_odd(tile, whole + g * kGroup, rows.width, sums[g % (2 * kAhead)]);
+    else
+      multiply_even(tile, whole + g * kGroup, rows.width, sums[g % (2 * kAhead)]);
+  };
+  for (int64_t g = 0; g < kAhead; ++g) begin(g);
+  for (int64_t g = 0; g < groups; ++g) {
+    begin(g + kAhead);
+    const int32_t* sum = sums[g % (2 * kAhead)];
     const __m512 scales = scales_of(block + g * kGroupBytes);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const __m512i closed = _mm512_add_epi32(_mm512_load_si512(sum + r * kBlock),
-                                              _mm512_set1_epi32(opening[r * groups + g]));
-      total[r] = add_group(total[r], closed, scales, scale[r * groups + g]);
-    }
-  };
-  // The next group's tiles are multiplied while the sums of this one are taken up.
-  const auto begin = [&](int64_t g) {
-    int32_t* sum = sums[g % 4];
-    if (g % 2) {
-      _tile_zero(1);
-      _tile_loadd(3, whole + g * kGroup, rows.width);
-      _tile_loadd(5, block + g * kGroupBytes, 64);
-      _tile_dpbsud(1, 3, 5);
-      _tile_stored(1, sum, 64);
-    } else {
-      _tile_zero(0);
-      _tile_loadd(2, whole + g * kGroup, rows.width);
-      _tile_loadd(4, block + g * kGroupBytes, 64);
-      _tile_dpbsud(0, 2, 4);
-      _tile_stored(0, sum, 64);
-    }
-  };
-  begin(0);
-  if (groups > 1) begin(1);
-  for (int64_t g = 0; g < groups; ++g) {
-    if (g + 2 < groups) begin(g + 2);
-    finish(g, sums[g % 4]);
+    for (int r = 0; r < R; ++r)
+      total[r] = add_group(total[r], _mm512_load_si512(sum + r * kBlock), scales,
+                           scale[r * groups + g]);
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kBlock, total[r]);
 }
@@ -220,8 +225,6 @@ inline void multiply(const Matrix& matrix, int64_t block, const Rows& rows, int6
   if (count > kFewRows) {
     if (count <= 4)
       multiply_many<4>(packed, rows, first, out);
-    else if (count <= 8)
-      multiply_many<8>(packed, rows, first, out);
     else if (count <= 12)
       multiply_many<12>(packed, rows, first, out);
     else
