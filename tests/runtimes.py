@@ -16,13 +16,22 @@ import torch
 
 from entmtp.data.cache import silent
 from entmtp.heads import DraftHeads
+from entmtp.heads.on_native import draft_on_native
 from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.target import TargetModel
+from entmtp.target.runtimes import native
 from entmtp.target.runtimes.block_cache import BlockCache
 from entmtp.target.runtimes.blocks import BLOCK_SIZE
 from entmtp.target.runtimes.compiled import CompiledTarget
+from entmtp.target.runtimes.native import NativeTarget
 from entmtp.target.runtimes.openvino import OpenVinoTarget
 from fixtures import tiny
+
+
+def formats_of(runtime: str) -> tuple[str, ...]:
+    """The number formats that it has."""
+    return ("int8",) if runtime == "native" else ("float32", "bfloat16", "int8")
+
 
 needs_openvino = pytest.mark.skipif(
     find_spec("openvino") is None, reason="openvino is not installed: pip install entmtp[openvino]"
@@ -31,9 +40,19 @@ needs_openvino = pytest.mark.skipif(
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="there is no g++ to compile with"
 )
-RUNTIMES = (
-    pytest.param("openvino", marks=needs_openvino),
-    pytest.param("compiled", marks=[needs_compiler, pytest.mark.slow]),
+needs_native = pytest.mark.skipif(
+    (reason := native.missing()) is not None, reason=f"no native runtime here: {reason}"
+)
+_MARKS = {
+    "native": [needs_native],
+    "openvino": [needs_openvino],
+    "compiled": [needs_compiler, pytest.mark.slow],
+}
+RUNTIMES = tuple(pytest.param(name, marks=marks) for name, marks in _MARKS.items())
+RUNTIMES_AND_FORMATS = tuple(
+    pytest.param(name, number_format, marks=marks)
+    for name, marks in _MARKS.items()
+    for number_format in formats_of(name)
 )
 
 
@@ -80,12 +99,27 @@ def on_compiled(
         return CompiledTarget(target, number_format, silent)
 
 
+@lru_cache
+def on_native(arch: str = "llama", *, vocab_size: int = 8, length: int = 256) -> TargetModel:
+    """The tiny model of `fixtures` on kernels of our own."""
+    return NativeTarget(tiny(arch, vocab_size=vocab_size, max_length=length), "int8", silent)
+
+
+def drafting_natively(heads: DraftHeads, target: TargetModel) -> DraftHeads:
+    """A copy of heads that computes where the target does."""
+    fast = copy.deepcopy(heads)
+    draft_on_native(fast, target, silent)
+    return fast
+
+
 def on(
     runtime: str, arch: str = "llama", number_format: str = "float32", length: int = 256
 ) -> TargetModel:
     """The tiny model on a runtime by its name."""
     if runtime == "compiled":
         return on_compiled(arch, number_format)
+    if runtime == "native":
+        return on_native(arch, length=length)
     return on_openvino(arch, number_format, length=length)
 
 

@@ -25,17 +25,21 @@ from fixtures import tiny
 from reference import Request, ids_of, random_prompts, result_of, run
 from runtimes import (
     RUNTIMES,
+    RUNTIMES_AND_FORMATS,
     committed,
+    drafting_natively,
     drafting_on_openvino,
+    formats_of,
     needs_compiler,
+    needs_native,
     needs_openvino,
     on,
     on_openvino,
 )
 
-on_each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
+on_each_runtime = pytest.mark.parametrize(("runtime", "number_format"), RUNTIMES_AND_FORMATS)
 
-FORMATS = ("float32", "bfloat16", "int8")
+FORMATS = formats_of("openvino")
 SPARSE = Tree.from_paths([(0,), (1,), (3,), (3, 2), (1, 5), (1, 6), (3, 2, 1), (1, 6, 7)])
 SHAPES = (ROOT, chain(1), chain(4), SPARSE, full(8, 2), full(3, 3))
 NUM_TOKENS = 24
@@ -51,12 +55,17 @@ CASES = [
     *(pytest.param(*case.values, "float32", marks=case.marks) for case in IN_FLOAT32),
     pytest.param("openvino", "llama", "bfloat16", marks=needs_openvino),
     pytest.param("openvino", "qwen3", "int8", marks=needs_openvino),
+    *(
+        pytest.param("native", arch, "int8", marks=needs_native)
+        for arch in ("llama", "qwen2", "qwen3")
+    ),
     pytest.param("compiled", "llama", "bfloat16", marks=[needs_compiler, pytest.mark.slow]),
     pytest.param("compiled", "llama", "int8", marks=[needs_compiler, pytest.mark.slow]),
 ]
 COMPILERS = {
     "openvino": ("openvino.Core.compile_model", "openvino.convert_model"),
     "compiled": ("torch.export.export", "torch._inductor.aoti_compile_and_package"),
+    "native": ("subprocess.run",),
 }
 """Whatever makes code on each runtime."""
 
@@ -124,8 +133,20 @@ def test_the_law_with_heads_that_draft_there(kind: str, number_format: str) -> N
     assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
 
 
+@needs_native
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
+def test_the_law_with_heads_that_draft_natively(kind: str) -> None:
+    target = on("native", "llama", "int8")
+    texts = tuple(ids[: NUM_TOKENS - 4] for ids in plain(tiny()))
+    fast = drafting_natively(overfit_heads(tiny(), kind, texts), target)
+    engine = Engine(target, fast, RandomPolicy(SHAPES), max_batch_size=3)
+    results = run(engine, requests())
+    assert ids_of(results) == plain(target)
+    num_steps = sum(result.stats.num_drafts for result in results)
+    assert num_steps < 0.9 * sum(len(ids) - 1 for ids in plain(target))
+
+
 @on_each_runtime
-@pytest.mark.parametrize("number_format", FORMATS)
 def test_sequences_that_come_and_go(runtime: str, number_format: str) -> None:
     target = on(runtime, "llama", number_format)
     engine = Engine(target, heads("llama"), RandomPolicy(SHAPES), max_batch_size=5)
@@ -141,7 +162,6 @@ def test_sequences_that_come_and_go(runtime: str, number_format: str) -> None:
 
 
 @on_each_runtime
-@pytest.mark.parametrize("number_format", FORMATS)
 def test_memory_grows_under_running_sequences(runtime: str, number_format: str) -> None:
     target = on(runtime, "llama", number_format, length=1024)
     prompts = random_prompts(3, 8, longest=20, seed=7)
@@ -153,7 +173,6 @@ def test_memory_grows_under_running_sequences(runtime: str, number_format: str) 
 
 
 @on_each_runtime
-@pytest.mark.parametrize("number_format", FORMATS)
 @torch.inference_mode()
 def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(runtime: str, number_format: str) -> None:
     target = on(runtime, "llama", number_format)
@@ -285,11 +304,11 @@ def assert_equal_bits(cache: BlockCache, other: BlockCache) -> None:
         assert torch.equal(rows, others)
 
 
-@on_each_runtime
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_nothing_is_compiled_while_trees_change(
     runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = on(runtime, "llama", length=1024)
+    target = on(runtime, "llama", formats_of(runtime)[0], length=1024)
     engine = Engine(target, random_heads(tiny(), "medusa"), RandomPolicy(SHAPES))
     compiled = []
     for place in COMPILERS[runtime]:

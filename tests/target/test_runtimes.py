@@ -50,9 +50,10 @@ def of_roster(name: str, **changes: object) -> TargetModel:
         (
             "fast",
             "float32",
-            "unknown runtime 'fast'; expected one of auto, eager, compiled, openvino, graphs",
+            "unknown runtime 'fast'; expected one of auto, eager, native, compiled, openvino,"
+            " graphs",
         ),
-        ("eager", "int8", "int8 needs --runtime openvino or compiled"),
+        ("eager", "int8", "int8 needs --runtime native or openvino or compiled"),
         pytest.param("openvino", "float16", "it has no float16", marks=needs_openvino),
         ("compiled", "float16", "it has no float16"),
     ],

@@ -5,8 +5,8 @@ not know: trees, who chooses among logits, how kernels compute.
 
 A draft need not be exact, so heads take int8 like the target.
 
-Dimension key: B batch · P paths · A new tokens · K draft heads · H hidden size · W draft vocabulary ·
-C children.
+Dimension key: B batch · P paths · A new tokens · K draft heads · H hidden size · W draft
+vocabulary · C children.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class NativeKernels(HeadKernels):
         self._draft_ids = heads.draft_ids
         self._num_children = min(NUM_CHILDREN, heads.config.draft_vocab_size)
         is_shared = heads.config.output != "own"
-        outputs = [PackedMatrix(*heads.output(k)) for k in range(1 if is_shared else len(_heads(heads)))]
+        outputs = [
+            PackedMatrix(*heads.output(k)) for k in range(1 if is_shared else len(_heads(heads)))
+        ]
         self._held: list[object] = [*outputs]
         packed = [self._packed(*parts) for parts in _heads(heads)]
         self._heads = (Head * len(packed))(*packed)
@@ -169,6 +171,8 @@ def _medusa_head(
 def _hydra_head(
     first: Any, blocks: Iterable[nn.Module]
 ) -> tuple[PackedMatrix, list[PackedMatrix], None]:
-    weight, bias = (interleaved(*part.chunk(2)) for part in (first.linear.weight, first.linear.bias))
+    weight, bias = (
+        interleaved(*part.chunk(2)) for part in (first.linear.weight, first.linear.bias)
+    )
     linears: list[Any] = [block.linear for block in blocks]
     return PackedMatrix(weight, bias), [PackedMatrix(one.weight, one.bias) for one in linears], None

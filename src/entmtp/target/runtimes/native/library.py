@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -234,15 +235,13 @@ class PackedMatrix:
 
 
 def _compiler() -> str:
-    import os
-
     return os.environ.get("CXX") or "g++"
 
 
 def _place() -> tuple[Path, dict[str, str]]:
     """Where the library lies, and from what it must have been made."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    for path in sorted(_FOLDER.glob("*.h")) + [_FOLDER / _SOURCE]:
+    for path in [*sorted(_FOLDER.glob("*.h")), _FOLDER / _SOURCE]:
         digest.update(path.read_bytes())
     source = {"code": digest.hexdigest(), "machine": machine()}
     name = hashlib.sha256(repr(sorted(source.items())).encode()).hexdigest()[:16]

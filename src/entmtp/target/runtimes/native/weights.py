@@ -49,7 +49,9 @@ def misfit(target: TargetModel) -> str | None:
     """Why a model is not of the kind that the kernels know; None where it looks like it."""
     body: Any = target.transformers_model.base_model
     layers = getattr(body, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not isinstance(getattr(body, "norm", None), nn.Module):
+    if not isinstance(layers, nn.ModuleList) or not isinstance(
+        getattr(body, "norm", None), nn.Module
+    ):
         return "it has no list of layers with a norm behind them"
     if not hasattr(body, "rotary_emb"):
         return "it has no rotary positions"
@@ -160,7 +162,9 @@ def _biases(linears: list[Any]) -> torch.Tensor | None:
         return None
     return torch.cat(
         [
-            torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
+            torch.zeros(linear.out_features)
+            if linear.bias is None
+            else linear.bias.detach().float()
             for linear in linears
         ]
     )

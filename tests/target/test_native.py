@@ -1,0 +1,196 @@
+"""The kernels of the native runtime: near PyTorch, and the same bits in any company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from entmtp.data.cache import silent
+from entmtp.errors import BadInput, ModelRefused
+from entmtp.target import TargetModel
+from entmtp.target.masks import causal_among
+from entmtp.target.runtimes.native import NativeTarget, library
+from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.library import GROUP, PackedMatrix
+from entmtp.target.selfcheck import self_check
+from entmtp.trees import Tree, full, tree_buffers
+from fixtures import tiny, tiny_model
+from runtimes import needs_native, on_native
+
+pytestmark = needs_native
+
+TREE = Tree.from_paths([*full(4, 2).paths[1:], (1, 2, 0), (1, 2, 1), (1, 2, 1, 3)])
+PATH = [(), (1,), (1, 2), (1, 2, 1), (1, 2, 1, 3)]
+SLOTS = [TREE.paths.index(path) for path in PATH]
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rounded(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.round(numbers / scale) * scale
+
+
+def by_groups(rows: torch.Tensor) -> torch.Tensor:
+    """Rows `[R, I]` as the kernels hold them, in float32."""
+    groups = rows.unflatten(1, (-1, GROUP))
+    return rounded(groups, groups.abs().amax(-1, keepdim=True) / 127).flatten(1)
+
+
+def weight_by_groups(weight: torch.Tensor) -> torch.Tensor:
+    """The same for a weight, whose scales are bfloat16 numbers that are not too small."""
+    groups = weight.unflatten(1, (-1, GROUP))
+    exact = groups.abs().amax(-1, keepdim=True) / 127
+    scale = (((exact.view(torch.int32) + 0xFFFF) >> 16) << 16).view(torch.float32)
+    return rounded(groups, scale).flatten(1)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 16, 17, 40])
+def test_a_product_is_that_of_its_rounded_numbers(num_rows: int, num_threads: int) -> None:
+    weight, bias, rows = random(50, 192), random(50, seed=1), random(num_rows, 192, seed=2)
+    product = PackedMatrix(weight, bias)(rows, num_threads)
+    expected = by_groups(rows).double() @ weight_by_groups(weight).double().T + bias.double()
+    assert (product - expected).abs().max() < 1e-3
+
+
+def test_a_row_of_a_product_has_the_same_bits_in_any_company() -> None:
+    matrix, rows = PackedMatrix(random(96, 320)), random(70, 320, seed=3)
+    alone = torch.cat([matrix(row[None].contiguous(), 2) for row in rows])
+    for count in (2, 3, 4, 7, 12, 16, 33, 70):
+        parts = [matrix(part.contiguous(), 2) for part in rows.split(count)]
+        assert torch.equal(torch.cat(parts), alone), count
+
+
+def test_rows_of_zeros_and_of_large_numbers() -> None:
+    matrix = PackedMatrix(random(32, 64))
+    rows = torch.stack([torch.zeros(64), 1e20 * random(64), 1e-20 * random(64)])
+    product = matrix(rows, 1)
+    assert product.isfinite().all()
+    assert not product[0].any()
+    assert product[1].abs().max() > 1e19
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+def test_it_passes_the_self_check(arch: str) -> None:
+    self_check(on_native(arch))
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@torch.inference_mode()
+def test_hidden_states_are_near_those_of_pytorch(arch: str) -> None:
+    ids = torch.randint(8, (1, 150), generator=torch.Generator().manual_seed(1))
+    states = []
+    for target in (tiny(arch), on_native(arch)):
+        states.append(torch.cat(list(target.prefill(ids, target.new_cache(1, 160))), 1))
+    exact, native = states
+    assert (exact - native).abs().mean() < 0.05 * exact.std()
+
+
+@torch.inference_mode()
+def test_an_accepted_path_has_the_bits_of_plain_decoding_at_any_length() -> None:
+    target = on_native(length=8192)
+    generator = torch.Generator().manual_seed(4)
+    for length in (1, 2, 15, 16, 17, 31, 127, 128, 129, 300, 511, 1025, 5000):
+        one_by_one, in_trees = (text(target, length) for _ in range(2))
+        for _ in range(2):
+            nodes = torch.randint(8, (1, TREE.num_nodes), generator=generator)
+            buffers = tree_buffers((TREE,), target.device)
+            start = in_trees.length
+            rows = target.forward(nodes, start + buffers.depths, buffers.mask, in_trees)[:, SLOTS]
+            in_trees.keep(torch.tensor([SLOTS]), [len(SLOTS)])
+            for place, slot in enumerate(SLOTS):
+                position = torch.tensor([[start + place]])
+                among = causal_among(1, 1, target.device)
+                row = target.forward(nodes[:, [slot]], position, among, one_by_one)
+                one_by_one.advance([1])
+                assert torch.equal(row[:, 0], rows[:, place]), (length, place)
+
+
+def text(target: TargetModel, length: int) -> NativeCache:
+    """A cache of random rows."""
+    cache = target.new_cache(1, 1)
+    assert isinstance(cache, NativeCache)
+    shape = target.layout[0]
+    size = target.num_layers, 1, shape.num_kv_heads, length, shape.key_dim
+    cache.offer([(random(*size), random(*size, seed=1))])
+    cache.advance([length])
+    return cache
+
+
+@torch.inference_mode()
+def test_a_prompt_may_come_in_pieces() -> None:
+    target = on_native(length=1024)
+    ids = torch.randint(8, (1, 200), generator=torch.Generator().manual_seed(2))
+    whole = torch.cat(list(target.prefill(ids, target.new_cache(1, 1))), 1)
+    for size in (1, 3, 16, 50):
+        cache = target.new_cache(1, 1)
+        pieces = [part for some in ids.split(size, 1) for part in target.prefill(some, cache)]
+        assert torch.equal(torch.cat(pieces, 1), whole), size
+
+
+@torch.inference_mode()
+def test_rows_that_move_take_their_keys_along() -> None:
+    """Blocks of keys are moved whole, the last one, too, which is not full."""
+    target = on_native(length=1024)
+    ids = torch.randint(8, (3, 45), generator=torch.Generator().manual_seed(3))
+    cache = target.new_cache(1, 1)
+    for row in range(3):
+        if row:
+            cache.add_row()
+        for _ in target.prefill(ids[row : row + 1, : 20 + 9 * row], cache.view(row, row + 1)):
+            pass
+    cache.copy_row(2, 0)
+    cache.truncate(2, 0)
+    view = cache.view(0, 1)
+    assert view.length == 38
+    alone = target.new_cache(1, 1)
+    for _ in target.prefill(ids[2:, :38], alone):
+        pass
+    one = causal_among(1, 1, target.device)
+    steps = [target.forward(ids[:1, :1], torch.tensor([[38]]), one, each) for each in (view, alone)]
+    assert torch.equal(*steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "its activation is gelu, not silu"),
+        ({"intermediate_size": 96}, "are not multiples of 64"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "its rotary frequencies change with the length",
+        ),
+    ],
+)
+def test_another_kind_of_model_is_refused_by_name(changes: dict[str, object], message: str) -> None:
+    target = TargetModel.from_transformers(tiny_model(**changes))
+    with pytest.raises(ModelRefused, match=message):
+        NativeTarget(target, "int8", silent)
+
+
+def test_a_processor_without_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_ABILITIES", ("avx512f", "amx_fp1024"))
+    library.kernels.cache_clear()
+    try:
+        with pytest.raises(BadInput, match="the processor lacks amx_fp1024; use another --runtime"):
+            library.kernels()
+    finally:
+        library.kernels.cache_clear()
+
+
+def test_a_failed_compilation_is_one_line_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(library, "_FLAGS", ("--no-such-flag",))
+    library.kernels.cache_clear()
+    try:
+        with pytest.raises(BadInput, match=r"cannot compile the kernels .*no-such-flag"):
+            library.kernels()
+    finally:
+        library.kernels.cache_clear()
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
