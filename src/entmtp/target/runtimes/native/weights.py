@@ -135,10 +135,9 @@ def pack_layer(layer: Any) -> PackedLayer:
         None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
     )
     down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias)
-    norms = [_floats(layer.input_layernorm.weight), _floats(layer.post_attention_layernorm.weight)]
-    for name in ("q_norm", "k_norm"):
-        part = getattr(attention, name, None)
-        norms.append(None if part is None else _floats(part.weight))
+    parts = [layer.input_layernorm, layer.post_attention_layernorm]
+    parts += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    norms = [None if part is None else _floats(part.weight) for part in parts]
     matrices = [query_key_value, output, gate_up, down]
     struct = Layer(*(one.struct for one in matrices), *(address(norm) for norm in norms))
     return PackedLayer(struct, [*matrices, *norms])

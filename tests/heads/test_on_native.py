@@ -1,0 +1,123 @@
+"""Heads on native kernels draft nearly what they draft in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from draft_heads import hidden_states, random_heads
+from entmtp.heads import Draft, DraftHeads, HeadsConfig, build_heads, load_heads, save_heads
+from entmtp.heads.base import HeadKernels
+from entmtp.heads.on_native import NUM_CHILDREN, NativeKernels
+from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.trees import chain, tree_buffers
+from fixtures import tiny
+from runtimes import drafting_natively, needs_native, on_native
+
+pytestmark = needs_native
+
+KINDS = ("medusa", "hydra", "hydra++")
+
+
+def made(kind: str, output: str) -> DraftHeads:
+    """Random heads over 30 of 40 ids."""
+    target = tiny(vocab_size=40)
+    prefix = random_heads(target, kind).config.prefix
+    heads = build_heads(HeadsConfig(kind, target.hidden_size, 40, 4, 2, 30, output, prefix))
+    generator = torch.Generator().manual_seed(3)
+    for weight in heads.parameters():
+        weight.data.normal_(0.0, 0.3, generator=generator)
+    assert heads.draft_ids is not None
+    heads.draft_ids.copy_(torch.arange(5, 35))
+    heads.bind(target)
+    return heads.eval().requires_grad_(False)
+
+
+def kernels_of(heads: DraftHeads) -> HeadKernels:
+    fast = drafting_natively(heads, on_native(vocab_size=40)).kernels
+    assert fast is not None
+    return fast
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"),
+    [(kind, output) for kind in KINDS for output in ("own", "target")] + [("medusa", "projected")],
+)
+@torch.inference_mode()
+def test_children_are_near(kind: str, output: str) -> None:
+    heads = made(kind, output)
+    fast = kernels_of(heads)
+    generator = torch.Generator().manual_seed(1)
+    context = torch.randn(6, heads.hidden_size, generator=generator)
+    for head in range(heads.num_draft_heads):
+        path = None
+        if heads.needs_path:
+            ids = torch.randint(40, (6, head + 1), generator=generator)
+            path = heads.embed(ids).flatten(1)
+            children = fast.children(head, context[None], path[None], 3)
+            log_probs, best = children.log_probs[0], children.ids[0]
+        else:
+            children = fast.children_of_all(context, [3] * (head + 1))[head]
+            log_probs, best = children.log_probs[:, 0], children.ids[:, 0]
+        logits = heads.logits(head, heads.features(head, context, path))
+        exact = logits.log_softmax(-1)
+        at = exact.gather(1, best - 5)
+        spread = exact.std()
+        assert (at - log_probs).abs().max() < 0.2 * spread
+        top = exact.topk(3).values
+        assert (top[:, 0] - at[:, 0]).max() < 0.2 * spread  # as good a choice, if not the same
+        assert (log_probs.diff(dim=1) <= 0).all()
+
+
+@torch.inference_mode()
+def test_more_children_than_a_kernel_picks() -> None:
+    heads = made("hydra", "target")
+    context, path = torch.randn(1, 2, 64), torch.randn(1, 2, 64)
+    fast = kernels_of(heads)
+    few, many = (fast.children(0, context, path, count) for count in (3, NUM_CHILDREN + 5))
+    assert many.ids.shape == (1, 2, NUM_CHILDREN + 5)
+    assert torch.equal(few.ids[..., :3], many.ids[..., :3])
+    assert torch.allclose(few.log_probs[..., :3], many.log_probs[..., :3], atol=1e-5)
+
+
+@torch.inference_mode()
+def test_contexts_of_a_prefix_layer_are_near() -> None:
+    heads = random_heads(tiny(), "hydra++")
+    fast = drafting_natively(heads, on_native())
+    ids = torch.randint(8, (2, 300), generator=torch.Generator().manual_seed(2))
+    hidden = hidden_states(tiny(), ids)
+    caches = heads.new_cache(2, 8), fast.new_cache(2, 8)
+    assert isinstance(caches[1], NativeCache)
+    at = [0, 0]
+    for counts in ([7, 7], [1, 1], [3, 2], [1, 5], [140, 90], [5, 5]):
+        pieces = torch.zeros(2, max(counts), heads.hidden_size)
+        for row, count in enumerate(counts):
+            pieces[row, :count] = hidden[row, at[row] : at[row] + count]
+            at[row] += count
+        slow, quick = (
+            h.observe(pieces, cache, counts) for h, cache in zip((heads, fast), caches, strict=True)
+        )
+        assert (slow - quick).abs().mean() < 0.1 * slow.std(), counts
+
+
+@torch.inference_mode()
+def test_levels_that_nobody_wants_are_not_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = drafting_natively(random_heads(tiny(), "hydra"), on_native())
+    buffers = tree_buffers((chain(4),), torch.device("cpu"))
+    asked = []
+    children = NativeKernels.children
+    monkeypatch.setattr(
+        NativeKernels, "children", lambda *each: asked.append(each[1]) or children(*each)
+    )
+    draft = Draft.empty(torch.tensor([1]), buffers)
+    for depth in heads.fill(draft, torch.randn(1, 64), buffers):
+        if depth == 2:
+            break
+    assert asked == [0, 1]
+
+
+def test_loaded_heads_draft_where_their_target_runs(tmp_path: Path) -> None:
+    save_heads(random_heads(tiny(), "medusa"), tmp_path / "heads", tiny(), {}, torch.float32)
+    assert isinstance(load_heads(tmp_path / "heads", on_native()).kernels, NativeKernels)
