@@ -57,7 +57,7 @@ def test_the_bank_that_comes_with_heads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", hydra_folder.parent)
-    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAME", str(bank))
+    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAMES", (str(bank),))
     assert load(str(model_folder), str(hydra_folder), **EAGER).policy.name == "throughput"
     write_bank(bank_for(replace(made, runtime="openvino")), bank)
     assert load(str(model_folder), str(hydra_folder), **EAGER).policy.name == "static"

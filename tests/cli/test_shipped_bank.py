@@ -11,6 +11,7 @@ import pytest
 from bank_policies import bank_for
 from entmtp.cli.app import run_command
 from entmtp.engine.made_for import made_for
+from entmtp.engine.shipped_bank import BANK_NAMES
 from entmtp.heads import load_heads
 from entmtp.scheduler import MadeFor, write_bank
 from entmtp.target.load import load_target
@@ -34,16 +35,19 @@ def command(
     shipped.parent.mkdir()
     shipped.symlink_to(hydra_folder)
     monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", shipped.parent)
-    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAME", str(tmp_path / "bank.json"))
+    names = tuple(str(tmp_path / name) for name in BANK_NAMES)
+    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAMES", names)
     monkeypatch.setattr("entmtp.heads.format.PACKAGED", shipped.parent)
     places = ["generate", "hello", "--model", str(model_folder), "--heads", "hydra"]
     return [*places, "--dtype", "float32", "--runtime", "eager", "--max-tokens", "16", "--json"]
 
 
-def ship(folder: Path, made: MadeFor, recommended: str = "throughput") -> None:
+def ship(
+    folder: Path, made: MadeFor, recommended: str = "throughput", name: str = BANK_NAMES[0]
+) -> None:
     bank = bank_for(made)
     timing = replace(bank.timing, recommended=recommended)
-    write_bank(replace(bank, timing=timing), folder / "bank.json")
+    write_bank(replace(bank, timing=timing), folder / name)
 
 
 def method(capsys: Capture, command: list[str]) -> tuple[str, str]:
@@ -81,6 +85,16 @@ def test_a_recommended_static_tree_is_the_banks(
     assert run_command(command) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["max_num_nodes"] == 9
     assert bank_for(made).best_static.num_nodes == 9
+
+
+def test_the_first_that_was_made_for_the_runtime_is_used(
+    capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor
+) -> None:
+    ship(tmp_path, replace(made, runtime="another"), "per-step")
+    ship(tmp_path, made, "hysteresis", BANK_NAMES[1])
+    assert method(capsys, command)[0] == "hydra-hysteresis"
+    ship(tmp_path, made, "per-step")
+    assert method(capsys, command)[0] == "hydra-per-step"
 
 
 def test_another_machines_is_used_with_a_note(

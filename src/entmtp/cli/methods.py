@@ -33,7 +33,7 @@ from entmtp.cli.bars import progress_bar
 from entmtp.cli.session import busy, note, open_heads
 from entmtp.engine import GenerationParams
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import machine_note, serves, shipped_bank
+from entmtp.engine.shipped_bank import machine_note, shipped_bank_for, shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads, read_static_trees
 from entmtp.scheduler import TreeBank, read_bank
@@ -106,8 +106,9 @@ class Lineup(NamedTuple):
     """Whose heads are used, and whether for their best static tree"""
     folders: Mapping[str, Path]
     banks: Mapping[str, TreeBank]
-    shipped: frozenset[str]
-    """Whose bank came with the heads and may turn out not to fit"""
+    """Whose bank was named"""
+    shipped: Mapping[str, Sequence[TreeBank]]
+    """Whose banks came with the heads; perhaps none of them fits"""
     left_out: tuple[str, ...]
     """Methods that were not asked for by name, and have no bank"""
 
@@ -142,19 +143,19 @@ def plan_methods(options: MethodOptions, default: Sequence[str]) -> Lineup:
                 " out, or add one that drafts with these heads"
             )
     folders = {owner: locate_heads(options.specs()[owner]) for owner in wants_best}
-    shipped = {owner: bank for owner, bank in shipped.items() if owner in wants_best}
-    banks = shipped | {owner: read_bank(path) for owner, path in paths.items()}
-    return Lineup(names, wants_best, folders, banks, frozenset(shipped), without)
+    shipped = {owner: found for owner, found in shipped.items() if owner in wants_best}
+    banks = {owner: read_bank(path) for owner, path in paths.items()}
+    return Lineup(names, wants_best, folders, banks, shipped, without)
 
 
-def _shipped_banks(options: MethodOptions) -> dict[str, TreeBank]:
+def _shipped_banks(options: MethodOptions) -> dict[str, list[TreeBank]]:
     """Of the heads for which no bank is named."""
     banks = {}
     for owner, spec in options.specs().items():
         if owner in options.bank_paths() or spec not in SHIPPED_HEADS:
             continue
-        if (bank := shipped_bank(locate_heads(spec))) is not None:
-            banks[owner] = bank
+        if found := shipped_banks(locate_heads(spec)):
+            banks[owner] = found
     return banks
 
 
@@ -190,18 +191,17 @@ def _heads_in_use(
     """Load heads and, where a method wants it and no bank has it, find their best static tree."""
     folder = lineup.folders[owner]
     heads = open_heads(folder, target)
-    bank = lineup.banks.get(owner)
     wanted = made_for(target, heads)
-    if bank is not None and owner in lineup.shipped:
-        if serves(bank, wanted):
+    if (named := lineup.banks.get(owner)) is not None:
+        named.check_made_for(wanted, str(options.bank_paths()[owner]))
+        return HeadsInUse(heads, bank=named)
+    if shipped := lineup.shipped.get(owner):
+        if (bank := shipped_bank_for(wanted, shipped)) is not None:
             if told := machine_note(bank, wanted):
                 note(told)
             return HeadsInUse(heads, bank=bank)
         if options.methods is not None and owner == options.heads and _wants_bank(lineup):
-            bank.check_made_for(wanted, f"the bank that ships with the {owner} heads")
-    elif bank is not None:
-        bank.check_made_for(wanted, str(options.bank_paths()[owner]))
-        return HeadsInUse(heads, bank=bank)
+            shipped[0].check_made_for(wanted, f"the bank that ships with the {owner} heads")
     if not lineup.wants_best[owner]:
         return HeadsInUse(heads)
     trials = tasks[:NUM_TRIALS]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
-from entmtp.engine.shipped_bank import shipped_bank
+from entmtp.engine.shipped_bank import shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import default_tree, locate_heads, read_static_trees
 from entmtp.scheduler import (
@@ -30,16 +30,23 @@ ADAPT = ("throughput", "per-step")
 WERE_PUBLISHED = ("ladder", "hysteresis")
 
 
+class BankPlan(NamedTuple):
+    """A bank that may be used, and the policy that is then made of it."""
+
+    bank: TreeBank
+    policy: TreePolicy
+
+
 class DraftPlan(NamedTuple):
     """Drafting as asked for, free of contradictions."""
 
     heads: Path | None
     policy: TreePolicy
     acceptance: str
-    bank: TreeBank | None = None
-    """To be checked against what is loaded"""
+    banks: tuple[BankPlan, ...] = ()
+    """To be checked against what is loaded: the first that fits is used"""
     is_shipped: bool = False
-    """Whether the bank came with the heads, and nobody named it"""
+    """Whether the banks came with the heads, and nobody named one"""
     without_bank: TreePolicy | None = None
     """What to do where a shipped bank does not fit; None if a policy of a bank was asked for"""
 
@@ -82,14 +89,17 @@ def _plan(
     """
     if bank is not None:
         assert policy is not None, "a bank implies one"
-        return DraftPlan(folder, _of_bank(options, policy, bank), options.acceptance, bank)
+        named = BankPlan(bank, _of_bank(options, policy, bank))
+        return DraftPlan(folder, named.policy, options.acceptance, (named,))
     # Banks are calibrated for exact acceptance.
     wants_bank = policy in NEED_A_BANK or (policy is None and options.acceptance == "exact")
-    shipped = shipped_bank(folder) if wants_bank else None
-    if shipped is not None:
-        chosen = _of_bank(options, policy or shipped.timing.recommended, shipped)
+    shipped = tuple(
+        BankPlan(each, _of_bank(options, policy or each.timing.recommended, each))
+        for each in (shipped_banks(folder) if wants_bank else ())
+    )
+    if shipped:
         instead = StaticPolicy(default_tree(folder)) if policy is None else None
-        return DraftPlan(folder, chosen, options.acceptance, shipped, True, instead)
+        return DraftPlan(folder, shipped[0].policy, options.acceptance, shipped, True, instead)
     if policy in NEED_A_BANK:
         raise BadInput(
             f"policy {policy} needs a bank of trees; pass --bank FILE (`entmtp calibrate` makes"

@@ -94,18 +94,21 @@ def _fitting(
     Raises:
         ArtefactError: it is not, and it was asked for.
     """
-    if plan.bank is None:
+    if not plan.banks:
         return plan.policy
     wanted = made_for(target, heads)
-    if plan.is_shipped and serves(plan.bank, wanted):
-        if told := machine_note(plan.bank, wanted):
-            note(told)
+    if not plan.is_shipped:
+        plan.banks[0].bank.check_made_for(wanted, str(options.bank))
         return plan.policy
-    if plan.without_bank is not None:
-        return plan.without_bank
-    where = "the bank that ships with these heads" if plan.is_shipped else str(options.bank)
-    plan.bank.check_made_for(wanted, where)
-    return plan.policy
+    for bank, policy in plan.banks:
+        if serves(bank, wanted):
+            if told := machine_note(bank, wanted):
+                note(told)
+            return policy
+    if plan.without_bank is None:
+        plan.banks[0].bank.check_made_for(wanted, "the bank that ships with these heads")
+    assert plan.without_bank is not None, "a bank that fits is used"
+    return plan.without_bank
 
 
 def open_engine(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from entmtp.engine.engine import Engine
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import machine_note, serves, shipped_bank
+from entmtp.engine.shipped_bank import machine_note, shipped_bank_for, shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads, default_tree, load_heads, locate_heads
 from entmtp.scheduler import StaticPolicy, TreePolicy, policy_from_bank, read_bank
@@ -85,8 +85,8 @@ def _scheduled(
         found = read_bank(bank)
         found.check_made_for(wanted, str(bank))
         return policy_from_bank(policy or found.timing.recommended, found)
-    shipped = shipped_bank(folder)
-    if shipped is not None and serves(shipped, wanted):
+    shipped = shipped_bank_for(wanted, shipped_banks(folder))
+    if shipped is not None:
         if told := machine_note(shipped, wanted):
             _log.info(told)
         return policy_from_bank(policy or shipped.timing.recommended, shipped)

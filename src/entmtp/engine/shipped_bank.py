@@ -9,23 +9,32 @@ than none: they are used with a note. A bank that a user names must fit the mach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from entmtp.heads.format import PACKAGED
 from entmtp.scheduler import MadeFor, TreeBank, read_bank
 
-BANK_NAME = "bank.json"
+BANK_NAMES = ("bank.json", "bank-openvino.json")
+"""The default runtime's first, then that of machines without it."""
 
 
-def shipped_bank(folder: Path) -> TreeBank | None:
-    """The bank of shipped heads, if there is one; one that merely lies beside others is none.
+def shipped_banks(folder: Path) -> list[TreeBank]:
+    """The banks of shipped heads, one for each of some runtimes; any that merely lie beside other
+    heads are none.
 
     Raises:
-        ArtefactError: it is broken.
+        ArtefactError: one is broken.
     """
-    path = folder / BANK_NAME
-    return read_bank(path) if folder.parent == PACKAGED and path.is_file() else None
+    if folder.parent != PACKAGED:
+        return []
+    return [read_bank(path) for name in BANK_NAMES if (path := folder / name).is_file()]
+
+
+def shipped_bank_for(wanted: MadeFor, banks: Sequence[TreeBank]) -> TreeBank | None:
+    """The first of some shipped banks that may be used, on whatever machine."""
+    return next((bank for bank in banks if serves(bank, wanted)), None)
 
 
 def serves(bank: TreeBank, wanted: MadeFor) -> bool:

@@ -218,6 +218,8 @@ def _unready(target: TargetModel, name: str, number_format: str) -> str | None:
         return reason
     if name == "openvino":
         return None
+    if name == "native":
+        return native.misfit(target)
     try:
         is_made = compiled.is_made(target, number_format)
     except (EntmtpError, *_ERRORS) as error:
