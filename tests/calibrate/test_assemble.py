@@ -41,6 +41,7 @@ MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
 DEAR = StepTimes((1, 64), (1.0, 9.0), (0.0, 0.4, 0.8, 1.2), 0.1)
 """Drafts never pay"""
 SWITCHING = replace(RISING, switch_seconds=0.2)
+LOOKING = replace(RISING, root_seconds=0.03, read_seconds=0.02)
 WIDE = replace(RISING, width_seconds=(0.0, 0.1, 0.2, 0.8))
 
 
@@ -162,6 +163,43 @@ def test_a_policy_that_knows_what_switches_cost_is_faster_for_it(name: str) -> N
     # It is the switches: without them the one that jumps is no slower.
     free = [run_seconds(trace, run, RISING).sum() for run in (knows, jumps)]
     assert free[1] <= free[0]
+
+
+def test_a_policy_is_charged_for_what_it_looks_at_and_a_static_tree_is_not() -> None:
+    trace, bank = by_chance(8, 40), usual_bank()
+    for name, reads_root, reads_draft in (
+        ("static", False, False),
+        ("throughput", True, True),
+        ("per-step", False, True),
+    ):
+        run = replay_policy(trace, policy_from_bank(name, bank))
+        steps, drafts = len(run.trees), int((run.drafted > 0).sum())
+        more = run_seconds(trace, run, LOOKING).sum() - run_seconds(trace, run, RISING).sum()
+        looks = LOOKING.root_seconds * steps * reads_root
+        looks += LOOKING.read_seconds * drafts * reads_draft
+        assert more == pytest.approx(looks), name
+        # By each step's own clock, too.
+        clock = [
+            replay_policy(trace, policy_from_bank(name, bank), times=at_any_length(times)).seconds
+            for times in (LOOKING, RISING)
+        ]
+        assert (clock[0] - clock[1]).sum() == pytest.approx(looks), name
+
+
+def test_who_looks_for_nothing_stops_looking() -> None:
+    """Where a look costs more than it brings, ladder and hysteresis are the static tree."""
+    trace = usual()
+    dear = fit(trace, replace(RISING, root_seconds=1.0, read_seconds=1.0))
+    assert dear.timing.chosen == usual_bank().timing.chosen, "static trees are priced as before"
+    assert dear.timing.rates["throughput"] < usual_bank().timing.rates["throughput"]
+    assert dear.timing.oracle_bounds == usual_bank().timing.oracle_bounds
+    static = replay_policy(trace, policy_from_bank("static", dear))
+    for name in ("ladder", "hysteresis"):
+        run = replay_policy(trace, policy_from_bank(name, dear))
+        assert run.trees == static.trees, name
+        assert not run.reads_root.any(), name
+        assert not run.reads_draft.any(), name
+    assert usual_bank().timing.ladder.score != dear.timing.ladder.score
 
 
 def _num_switches(run: PolicyRun) -> int:

@@ -4,8 +4,9 @@ Knows: banks, policies, traces, times. Does not know: models, files.
 
 The rows are halved; a whole bank is made on one half and each of its policies replayed on the
 other, and the other way round. Steps are priced with the calibrated times of what was drafted and
-verified, and a step with another number of rows than the one before it with a switch. What a choice
-costs on the host is not in those; `seconds_to_choose` is measured here and counted.
+verified, a step with another number of rows than the one before it with a switch, and one of a
+policy that looks at its root or its draft with that look. The policy's own arithmetic is not in
+those; `seconds_to_choose` is measured here and counted.
 
 Dimension key: R rows · S steps.
 """
@@ -123,7 +124,7 @@ def recommend(rehearsed: Sequence[Rehearsed], num_rows: int) -> str:
 
 
 def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
-    """Seconds of each row `[R]`, by what was drafted and verified in its steps, and switches."""
+    """Seconds of each row `[R]`: what its steps drafted, verified and looked at, and switches."""
     draft = {(nodes, levels): times.draft(nodes, levels) for nodes, levels in set(_pairs(run))}
     verify = {rows: times.verify(rows) for rows in {tree.num_nodes for tree in run.trees}}
     seconds = [
@@ -134,8 +135,14 @@ def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
     sizes = np.array([tree.num_nodes for tree in run.trees])
     is_switch = np.zeros(len(sizes), dtype=np.bool_)
     is_switch[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
-    spent = np.array(seconds) + times.switch_seconds * is_switch
+    spent = np.array(seconds) + times.switch_seconds * is_switch + _look_seconds(run, times)
     return np.bincount(rows, spent, trace.num_rows).astype(np.float64)
+
+
+def _look_seconds(run: PolicyRun, times: StepTimes) -> Floats:
+    """Of each step `[S]`."""
+    looks: Floats = times.root_seconds * run.reads_root + times.read_seconds * run.reads_draft
+    return looks
 
 
 def _pairs(run: PolicyRun) -> list[tuple[int, int]]:
