@@ -170,6 +170,7 @@ def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Ti
         sizes=per_step.sizes,
         stops=True,
         recommended="static",
+        live=(),
         oracle_bounds=_bounds(candidates.oracle()),
     )
 

@@ -172,6 +172,41 @@ def _policies(axes: Any, numbers: Numbers) -> None:
     axes.set(xlabel="% over the best static tree, on rows it was not fitted on (95 % interval)")
 
 
+def finalist_name(one: Numbers) -> str:
+    """`throughput`, or `static, 5 nodes`."""
+    return ", ".join([one["policy"], *(f"{size} nodes" for size in one["num_nodes"])])
+
+
+def _live(axes: Any, numbers: Numbers) -> None:
+    best, *others = numbers["live"]
+    for place, one in enumerate(reversed(others)):
+        colour = BLUE if one["num_nodes"] else RED
+        middle, low, high = (100 * one["measured"][key] - 100 for key in ("value", "low", "high"))
+        axes.errorbar(
+            middle,
+            place,
+            xerr=[[middle - low], [high - middle]],
+            fmt="o",
+            color=colour,
+            label="measured live (95 % interval)" if place == 0 else None,
+        )
+        axes.plot(
+            100 * one["promised"] - 100,
+            place,
+            "D",
+            color=colour,
+            fillstyle="none",
+            label="promised by replay" if place == 0 else None,
+        )
+    axes.axvline(0, color="#555555", lw=1)
+    names = [f"{finalist_name(one)} ({one['num_prompts']} prompts)" for one in reversed(others)]
+    axes.set_yticks(range(len(others)), names, fontsize=8)
+    axes.set(xlabel=f"% over {finalist_name(best)}, the fastest static tree live")
+    axes.margins(y=0.2)
+    if others:
+        axes.legend()
+
+
 def _bias(axes: Any, numbers: Numbers) -> None:
     grown = numbers["greedy_bias"]
     deepest = max((one["depth"] for one in grown), default=0)
@@ -194,6 +229,7 @@ PICTURES: Mapping[str, Callable[[Any, Numbers], None]] = MappingProxyType(
         "signals": _signals,
         "bounds": _bounds,
         "policies": _policies,
+        "live": _live,
         "bias": _bias,
     }
 )

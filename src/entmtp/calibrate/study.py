@@ -25,6 +25,7 @@ from entmtp.calibrate.scores import acceptance_average, scores
 from entmtp.calibrate.throughput import Prediction, evaluate, judge, sure_bank
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, row_ends, visited
+from entmtp.scheduler import TreeBank
 from entmtp.trees import Tree
 
 NUM_RANKS = 10
@@ -69,10 +70,26 @@ def study(made: Calibration) -> Numbers:
             }
             for one in made.rehearsed
         ],
+        "live": live_numbers(bank),
+        "looks": made.table.looks._asdict(),
         "choosers": [one._asdict() for one in _compared(made)],
         "best_static": _judged(made),
         "greedy_bias": _greedy_bias(made.stored.trace),
     }
+
+
+def live_numbers(bank: TreeBank) -> list[Numbers]:
+    """Finalists, the best static tree first: over it, by replay and by the clock."""
+    return [
+        {
+            "policy": one.policy,
+            "num_nodes": [bank.trees[place].tree.num_nodes for place in one.trees],
+            "promised": one.promised,
+            "measured": one.measured._asdict(),
+            "num_prompts": one.num_prompts,
+        }
+        for one in bank.timing.live
+    ]
 
 
 def _trees(made: Calibration) -> list[Numbers]:
