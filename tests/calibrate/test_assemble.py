@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
-from entmtp.calibrate.compare import Replayed
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
-from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, run_seconds, tuned
+from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds, tuned
 from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
@@ -226,7 +225,14 @@ def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:
         seen.append(half)
         return fit(half)
 
-    found = rehearse(trace, RISING, make)
+    folds = make_folds(trace, make)
+    assert sorted(row for fold in folds for row in fold.rows) == list(range(24))
+    for fold in folds:
+        assert (take_rows(trace, fold.rows).ranks == fold.trace.ranks).all()
+    # A bank was made of the other fold.
+    for half, fold in zip(seen[::-1], folds, strict=True):
+        assert (half.ranks == fold.trace.ranks).all()
+    found = rehearse(folds, RISING)
     assert [half.num_rows for half in seen] == [12, 12]
     static, *others = found
     assert (static.replayed.name, static.replayed.gain) == ("static", 0.0)
@@ -244,18 +250,6 @@ def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:
     ]
     assert all(sum(one.num_steps_by_rows.values()) > 0 for one in found)
     assert all(one.seconds_to_choose < 0.01 for one in others)
-
-
-def test_only_what_is_surely_faster_is_recommended() -> None:
-    def of(name: str, gain: float, low: float | None) -> Rehearsed:
-        return Rehearsed(Replayed(name, "", 1.0, gain, low, 0.5), 2.0, 0.0, {})
-
-    doubtful = [of("static", 0.0, 0.0), of("ladder", 0.2, -0.01), of("per-step", 0.3, None)]
-    assert recommend(doubtful, 64) == "static"
-    sure = [*doubtful, of("hysteresis", 0.02, 0.01), of("throughput", 0.04, 0.001)]
-    assert recommend(sure, 64) == "throughput"
-    assert recommend(sure, 19) == "static"
-    assert recommend((), 64) == "static"
 
 
 def test_rates_are_those_that_policies_reach_on_their_rows() -> None:

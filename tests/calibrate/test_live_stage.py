@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from entmtp.calibrate import live as live_stage
@@ -93,13 +94,14 @@ def test_every_prompt_is_answered_by_those_whose_turn_it_is_as_in_the_trace(
         by_prompt.setdefault(run.prompt_id, []).append(run)
     kinds = [sorted({run.method for run in each}) for each in by_prompt.values()]
     # A quarter of both halves to choose by, the others to compare on.
-    assert kinds[:4] == [statics] * 4 or len(kinds) == 20
-    assert kinds.count(statics) == len(found.rounds.choosing) in (4, 6)
+    assert kinds[:4] == [statics] * 4
+    assert kinds.count(statics) == len(found.rounds.choosing) == 4
     assert kinds.count(sorted([own, "hysteresis", "throughput"])) == len(found.rounds.comparing)
     assert len(found.rounds.choosing) + len(found.rounds.comparing) == len(by_prompt) == 20
     first = {each[0].method for each in list(by_prompt.values())[-8:]}
     assert len(first) == 3, "whose turn is first rotates"
-    lengths = dict(zip((q.id for q in questions()), (r.stop - r.start for r in trace.rows())))
+    ids = [question.id for question in questions()]
+    lengths = dict(zip(ids, np.diff(trace.row_starts).tolist(), strict=True))
     for name, each in by_prompt.items():
         assert len({run.token_ids for run in each}) == 1, "the law"
         assert len(each[0].token_ids) == lengths[name], "and the text is the trace's"
@@ -157,9 +159,7 @@ def test_T09_an_interrupted_run_goes_on_and_other_banks_begin_anew(
     done = json.loads(stage.path.read_text())
     assert done["rounds"][: len(first["rounds"])] == first["rounds"]
     assert len(done["rounds"]) == 20
-    assert done["seconds"] == pytest.approx(
-        first["seconds"] + sum(one["seconds"] for one in [{"seconds": 0.0}]), rel=10
-    )
+    assert done["seconds"] > first["seconds"]
     assert stage.run(FINALISTS) == found, "nothing is left to do"
     changed = replace(stage, bank=replace(stage.bank, wide_tree=stage.bank.trees[-1].tree))
     changed.run(Finalists((0, 1), ()))
