@@ -10,6 +10,7 @@ import pytest
 from entmtp.calibrate.assemble import Candidates
 from entmtp.calibrate.compare import Replayed
 from entmtp.calibrate.finalists import (
+    CLOSE,
     MAX_STATICS,
     Answered,
     Finalists,
@@ -53,8 +54,11 @@ def test_finalists_are_what_replay_does_not_rule_out() -> None:
     assert 1 < len(set(found.statics)) == len(found.statics) <= MAX_STATICS
     shapes = {(candidates().trees[p].num_nodes, candidates().trees[p].depth) for p in found.statics}
     assert len(shapes) == len(found.statics)
+    evaluation = candidates().evaluation
+    rates = [one.tokens_per_second for one in evaluation.predictions]
     for place in found.statics[1:]:
-        assert not candidates().evaluation.is_surely_faster(best, place)
+        is_close = rates[place] > (1 - CLOSE) * rates[best]
+        assert is_close or not evaluation.is_surely_faster(best, place)
 
 
 def steps(seconds: float, count: int = 10, tokens: int = 20) -> Answered:

@@ -2,8 +2,8 @@
 
 Knows: predictions, rehearsals, times that somebody measured. Does not know: engines, clocks, files.
 
-Finalists are a few static trees that replay cannot tell apart, and each policy that it does not say
-to be surely slower than the best of them. First the static trees run alone, on a part of the
+Finalists are a few static trees that replay can hardly tell apart, and each policy that it does not
+say to be surely slower than the best of them. First the static trees run alone, on a part of the
 prompts, and the fastest is chosen. What counts is the time of its steps there, and what it accepts
 on all prompts, which a replay knows exactly. Then that tree and the policies answer all other
 prompts. So the tree's own time in the comparison is none that it was chosen by: of several trees
@@ -27,6 +27,8 @@ from entmtp.scheduler.bank import Finalist, Interval
 
 MAX_STATICS = 4
 """Static trees that run"""
+CLOSE = 0.03
+"""Of the best one's tokens a second: step times are not right to less"""
 MIN_ROUNDS = 4
 """Prompts below which nothing is said of how a policy compares"""
 
@@ -76,14 +78,19 @@ def find_finalists(candidates: Candidates, rehearsed: Sequence[Rehearsed]) -> Fi
 
 
 def _statics(candidates: Candidates) -> tuple[int, ...]:
-    """The best one, and those of other sizes or depths that it is not surely faster than."""
+    """The best one, and the fastest ones of other sizes or depths that may be as fast.
+
+    Those that it is not surely faster than, by the rows; and those that are so close that step
+    times, which no interval here counts as doubtful, may have it wrong.
+    """
     evaluation, best = candidates.evaluation, candidates.offer.chosen[-1]
     rates = [one.tokens_per_second for one in evaluation.predictions]
     kept = {_shape(candidates, best): best}
     for place in sorted(range(len(rates)), key=lambda place: -rates[place]):
-        if len(kept) < MAX_STATICS and not evaluation.is_surely_faster(best, place):
+        is_close = rates[place] > (1 - CLOSE) * rates[best]
+        if is_close or not evaluation.is_surely_faster(best, place):
             kept.setdefault(_shape(candidates, place), place)
-    return tuple(kept.values())
+    return tuple(kept.values())[:MAX_STATICS]
 
 
 def _shape(candidates: Candidates, place: int) -> tuple[int, int]:

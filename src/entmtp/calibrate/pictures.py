@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from entmtp.calibrate.live_numbers import finalist_name
 from entmtp.errors import BadInput
 
 BLUE, RED, GREY, GREEN = "#2c6fab", "#b0413e", "#9a9a9a", "#2a8046"
@@ -172,15 +173,10 @@ def _policies(axes: Any, numbers: Numbers) -> None:
     axes.set(xlabel="% over the best static tree, on rows it was not fitted on (95 % interval)")
 
 
-def finalist_name(one: Numbers) -> str:
-    """`throughput`, or `static, 5 nodes`."""
-    return ", ".join([one["policy"], *(f"{size} nodes" for size in one["num_nodes"])])
-
-
 def _live(axes: Any, numbers: Numbers) -> None:
     best, *others = numbers["live"]
     for place, one in enumerate(reversed(others)):
-        colour = BLUE if one["num_nodes"] else RED
+        colour = BLUE if one["policy"] == "static" else RED
         middle, low, high = (100 * one["measured"][key] - 100 for key in ("value", "low", "high"))
         axes.errorbar(
             middle,
@@ -201,7 +197,7 @@ def _live(axes: Any, numbers: Numbers) -> None:
     axes.axvline(0, color="#555555", lw=1)
     names = [f"{finalist_name(one)} ({one['num_prompts']} prompts)" for one in reversed(others)]
     axes.set_yticks(range(len(others)), names, fontsize=8)
-    axes.set(xlabel=f"% over {finalist_name(best)}, the fastest static tree live")
+    axes.set(xlabel=f"% over {finalist_name(best)}, the fastest static tree")
     axes.margins(y=0.2)
     if others:
         axes.legend()

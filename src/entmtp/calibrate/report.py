@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from entmtp.calibrate.files import write_json
-from entmtp.calibrate.pictures import draw, finalist_name
+from entmtp.calibrate.live_numbers import finalist_name
+from entmtp.calibrate.pictures import draw
 from entmtp.errors import BadInput
 
 PAGE_NAME = "calibration.html"

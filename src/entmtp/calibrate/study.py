@@ -19,13 +19,13 @@ from entmtp.calibrate.association import associate
 from entmtp.calibrate.banks import for_choosing
 from entmtp.calibrate.compare import Replayed, compare
 from entmtp.calibrate.greedy import grow_all, replay_rollout
+from entmtp.calibrate.live_numbers import live_numbers
 from entmtp.calibrate.pipeline import Calibration
 from entmtp.calibrate.recalibrate import published_frontier, recalibrate
 from entmtp.calibrate.scores import acceptance_average, scores
 from entmtp.calibrate.throughput import Prediction, evaluate, judge, sure_bank
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, row_ends, visited
-from entmtp.scheduler import TreeBank
 from entmtp.trees import Tree
 
 NUM_RANKS = 10
@@ -76,20 +76,6 @@ def study(made: Calibration) -> Numbers:
         "best_static": _judged(made),
         "greedy_bias": _greedy_bias(made.stored.trace),
     }
-
-
-def live_numbers(bank: TreeBank) -> list[Numbers]:
-    """Finalists, the best static tree first: over it, by replay and by the clock."""
-    return [
-        {
-            "policy": one.policy,
-            "num_nodes": [bank.trees[place].tree.num_nodes for place in one.trees],
-            "promised": one.promised,
-            "measured": one.measured._asdict(),
-            "num_prompts": one.num_prompts,
-        }
-        for one in bank.timing.live
-    ]
 
 
 def _trees(made: Calibration) -> list[Numbers]:

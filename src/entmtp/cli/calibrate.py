@@ -15,10 +15,11 @@ import typer
 
 from entmtp.calibrate.answers import AnswerConfig
 from entmtp.calibrate.live import LiveConfig
+from entmtp.calibrate.live_numbers import finalist_name, live_numbers
 from entmtp.calibrate.pictures import need_matplotlib
 from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
 from entmtp.calibrate.report import check_place, write_report
-from entmtp.calibrate.study import live_numbers, study
+from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
 from entmtp.cli.bars import Update, progress_bar
 from entmtp.cli.flags import AsJson
@@ -30,7 +31,6 @@ from entmtp.decode.checks import check_count
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads
 from entmtp.scheduler import TreeBank
-from entmtp.scheduler.bank import Finalist
 from entmtp.target.embedded import EMBEDDED
 
 
@@ -191,22 +191,23 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
         print(
             f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the best static tree, by replay"
         )
-    for each in bank.timing.live[1:]:
-        print(f"  {_live_line(each, bank)}")
+    _tell_live(bank)
     print(f"recommended: {bank.timing.recommended}")
     note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))
 
 
-def _live_line(one: Finalist, bank: TreeBank) -> str:
-    """A finalist's ratio to the first one."""
-    best = f"{bank.best_static.num_nodes} nodes"
-    sizes = [bank.trees[place].tree.num_nodes for place in one.trees]
-    name = f"{one.policy} {sizes[0]} nodes" if sizes else one.policy
-    value, low, high = (100 * (ratio - 1) for ratio in one.measured)
-    return (
-        f"{name:<15} {value:+.1f} % ({low:+.1f} to {high:+.1f}) over a static tree of {best}, live"
-        f" on {one.num_prompts} prompts; promised {100 * (one.promised - 1):+.1f} %"
-    )
+def _tell_live(bank: TreeBank) -> None:
+    """Each finalist beside the fastest static tree."""
+    if not bank.timing.live:
+        return
+    best, *others = live_numbers(bank)
+    print(f"live, over {finalist_name(best)}:")
+    for one in others:
+        value, low, high = (100 * (one["measured"][key] - 1) for key in ("value", "low", "high"))
+        print(
+            f"  {finalist_name(one):<26} {value:+.1f} % ({low:+.1f} to {high:+.1f}) on"
+            f" {one['num_prompts']} prompts; replay promised {100 * (one['promised'] - 1):+.1f} %"
+        )
 
 
 def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
