@@ -84,35 +84,45 @@ class LiveStage:
             tell: called with the seconds spent.
         """
         made_with = self._made_with()
-        done = read_done(self.path, made_with) or Done(finalists)
+        done = read_done(self.path, made_with) or Done(made_with, finalists)
         finalists = done.finalists
         share, choosing, comparing = self._plan(finalists)
-
-        def answer(policies: Mapping[str, TreePolicy], rows: Sequence[int], end: float) -> None:
-            tell(done.seconds)
-            left = [index for index, row in enumerate(rows) if row not in done.rounds]
-            if not left or done.seconds >= end * self.config.seconds:
-                return
-            methods = self._ready(policies, rows[0])
-            for index in left:
-                task, params = self._task(rows[index])
-                runs = list(run_in_turn(methods, task, params, index))
-                done.rounds[rows[index]] = {run.method: _answered(run) for run in runs}
-                done.seconds += sum(run.seconds for run in runs)
-                write_done(self.path, made_with, done)
-                tell(done.seconds)
-                if done.seconds >= end * self.config.seconds:
-                    break
-
         statics = {place: StaticPolicy(self.bank.trees[place].tree) for place in finalists.statics}
-        answer({static_name(place): one for place, one in statics.items()}, choosing, share)
+        trees = {static_name(place): policy for place, policy in statics.items()}
+        self._answer(trees, choosing, share, done, tell)
         static = choose_static(finalists.statics, self.lengths, done.of(choosing))
+        best = {static_name(static): statics[static]}
         for number, (fold, rows) in enumerate(zip(self.folds, comparing, strict=True), start=1):
             rivals = {name: policy_from_bank(name, fold.bank) for name in finalists.policies}
             end = share + (1 - share) * number / len(self.folds)
-            answer({static_name(static): statics[static], **rivals}, rows, end)
+            self._answer({**best, **rivals}, rows, end, done, tell)
+        self.target.make_room()  # for whoever makes engines next
         rounds = Rounds(done.of(choosing), done.of(list(chain(*comparing))))
         return LiveRun(finalists, static, rounds)
+
+    def _answer(
+        self,
+        policies: Mapping[str, TreePolicy],
+        rows: Sequence[int],
+        share: float,
+        done: Done,
+        tell: Callable[[float], None],
+    ) -> None:
+        """Some rows by each of the policies in turn, until so much of the time is spent."""
+        tell(done.seconds)
+        left = [index for index, row in enumerate(rows) if row not in done.rounds]
+        end = share * self.config.seconds
+        if not left or done.seconds >= end:
+            return
+        methods = self._ready(policies, rows[0])
+        for index in left:
+            runs = list(run_in_turn(methods, *self._task(rows[index]), index))
+            done.rounds[rows[index]] = {run.method: _answered(run) for run in runs}
+            done.seconds += sum(run.seconds for run in runs)
+            write_done(self.path, done)
+            tell(done.seconds)
+            if done.seconds >= end:
+                return
 
     def _plan(self, finalists: Finalists) -> tuple[float, list[int], list[list[int]]]:
         """Rows to choose a static tree by, and their share; those to compare on, of each fold.

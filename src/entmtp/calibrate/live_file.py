@@ -23,6 +23,8 @@ SCHEMA_VERSION = 1
 class Done:
     """Prompts that all finalists whose turn it was have answered."""
 
+    made_with: Mapping[str, Any]
+    """What the times depend on"""
     finalists: Finalists
     rounds: dict[int, Round] = field(default_factory=dict)
     """By row of the trace"""
@@ -34,11 +36,11 @@ class Done:
         return [self.rounds[row] for row in rows if row in self.rounds]
 
 
-def write_done(path: Path, made_with: Mapping[str, Any], done: Done) -> None:
+def write_done(path: Path, done: Done) -> None:
     """Write it, whole or not at all."""
     content = {
         "schema_version": SCHEMA_VERSION,
-        "made_with": dict(made_with),
+        "made_with": dict(done.made_with),
         "finalists": done.finalists._asdict(),
         "seconds": done.seconds,
         "rounds": [[row, dict(round_)] for row, round_ in done.rounds.items()],
@@ -54,6 +56,7 @@ def read_done(path: Path, made_with: Mapping[str, Any]) -> Done | None:
             return None
         names = content["finalists"]
         return Done(
+            made_with,
             Finalists(tuple(map(int, names["statics"])), tuple(map(str, names["policies"]))),
             {
                 int(row): {name: Answered(*one) for name, one in round_.items()}
