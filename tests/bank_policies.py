@@ -166,6 +166,7 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
             sizes=(1, 3, 6, 12, 25),
             stops=True,
             recommended="throughput",
+            live=(),
             oracle_bounds={"best static": 2.0, "full oracle": 3.5},
         ),
     )

@@ -41,9 +41,9 @@ from entmtp.bench import (
     run_task,
     try_trees,
 )
-from entmtp.bench.statistics import geometric_mean_interval, median_interval
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import load_heads, locate_heads, read_static_trees
+from entmtp.measure.statistics import geometric_mean_interval, median_interval
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment, load_average

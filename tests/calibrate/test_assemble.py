@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
-from entmtp.calibrate.compare import Replayed
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
-from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, run_seconds, tuned
+from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds, tuned
 from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
@@ -41,6 +40,7 @@ MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
 DEAR = StepTimes((1, 64), (1.0, 9.0), (0.0, 0.4, 0.8, 1.2), 0.1)
 """Drafts never pay"""
 SWITCHING = replace(RISING, switch_seconds=0.2)
+LOOKING = replace(RISING, root_seconds=0.03, read_seconds=0.02)
 WIDE = replace(RISING, width_seconds=(0.0, 0.1, 0.2, 0.8))
 
 
@@ -164,6 +164,43 @@ def test_a_policy_that_knows_what_switches_cost_is_faster_for_it(name: str) -> N
     assert free[1] <= free[0]
 
 
+def test_a_policy_is_charged_for_what_it_looks_at_and_a_static_tree_is_not() -> None:
+    trace, bank = by_chance(8, 40), usual_bank()
+    for name, reads_root, reads_draft in (
+        ("static", False, False),
+        ("throughput", True, True),
+        ("per-step", False, True),
+    ):
+        run = replay_policy(trace, policy_from_bank(name, bank))
+        steps, drafts = len(run.trees), int((run.drafted > 0).sum())
+        more = run_seconds(trace, run, LOOKING).sum() - run_seconds(trace, run, RISING).sum()
+        looks = LOOKING.root_seconds * steps * reads_root
+        looks += LOOKING.read_seconds * drafts * reads_draft
+        assert more == pytest.approx(looks), name
+        # By each step's own clock, too.
+        clock = [
+            replay_policy(trace, policy_from_bank(name, bank), times=at_any_length(times)).seconds
+            for times in (LOOKING, RISING)
+        ]
+        assert (clock[0] - clock[1]).sum() == pytest.approx(looks), name
+
+
+def test_who_looks_for_nothing_stops_looking() -> None:
+    """Where a look costs more than it brings, ladder and hysteresis are the static tree."""
+    trace = usual()
+    dear = fit(trace, replace(RISING, root_seconds=1.0, read_seconds=1.0))
+    assert dear.timing.chosen == usual_bank().timing.chosen, "static trees are priced as before"
+    assert dear.timing.rates["throughput"] < usual_bank().timing.rates["throughput"]
+    assert dear.timing.oracle_bounds == usual_bank().timing.oracle_bounds
+    static = replay_policy(trace, policy_from_bank("static", dear))
+    for name in ("ladder", "hysteresis"):
+        run = replay_policy(trace, policy_from_bank(name, dear))
+        assert run.trees == static.trees, name
+        assert not run.reads_root.any(), name
+        assert not run.reads_draft.any(), name
+    assert usual_bank().timing.ladder.score != dear.timing.ladder.score
+
+
 def _num_switches(run: PolicyRun) -> int:
     return sum(one.num_nodes != other.num_nodes for one, other in pairwise(run.trees))
 
@@ -188,7 +225,14 @@ def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:
         seen.append(half)
         return fit(half)
 
-    found = rehearse(trace, RISING, make)
+    folds = make_folds(trace, make)
+    assert sorted(row for fold in folds for row in fold.rows) == list(range(24))
+    for fold in folds:
+        assert (take_rows(trace, fold.rows).ranks == fold.trace.ranks).all()
+    # A bank was made of the other fold.
+    for half, fold in zip(seen[::-1], folds, strict=True):
+        assert (half.ranks == fold.trace.ranks).all()
+    found = rehearse(folds, RISING)
     assert [half.num_rows for half in seen] == [12, 12]
     static, *others = found
     assert (static.replayed.name, static.replayed.gain) == ("static", 0.0)
@@ -206,18 +250,6 @@ def test_policies_are_rehearsed_on_rows_that_they_were_not_fitted_on() -> None:
     ]
     assert all(sum(one.num_steps_by_rows.values()) > 0 for one in found)
     assert all(one.seconds_to_choose < 0.01 for one in others)
-
-
-def test_only_what_is_surely_faster_is_recommended() -> None:
-    def of(name: str, gain: float, low: float | None) -> Rehearsed:
-        return Rehearsed(Replayed(name, "", 1.0, gain, low, 0.5), 2.0, 0.0, {})
-
-    doubtful = [of("static", 0.0, 0.0), of("ladder", 0.2, -0.01), of("per-step", 0.3, None)]
-    assert recommend(doubtful, 64) == "static"
-    sure = [*doubtful, of("hysteresis", 0.02, 0.01), of("throughput", 0.04, 0.001)]
-    assert recommend(sure, 64) == "throughput"
-    assert recommend(sure, 19) == "static"
-    assert recommend((), 64) == "static"
 
 
 def test_rates_are_those_that_policies_reach_on_their_rows() -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from draft_heads import KINDS, random_heads
 from entmtp.calibrate import timing
 from entmtp.calibrate.latency_table import (
     LatencyTable,
+    Looks,
     Spread,
     TimedSwitch,
     TimedTree,
@@ -22,7 +24,9 @@ from entmtp.calibrate.latency_table import (
 )
 from entmtp.calibrate.origin import Origin
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
-from entmtp.engine import Engine, StepSeconds
+from entmtp.calibrate.told import WAYS, TakingTurns
+from entmtp.decode import signals
+from entmtp.engine import Engine, GenerationParams, StepSeconds, TokenEvent
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
@@ -161,6 +165,62 @@ def test_each_block_is_behind_a_step_of_the_next_tree_and_another_tree_begins_in
     assert [taken[0] for taken in visits] == [1, 1, 2, 3, 4]
 
 
+def test_what_looks_cost_is_told_by_steps_that_differ_in_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drafting a node more costs the heads something; that is no look."""
+    ways: list[str] = []
+
+    def step(engine: Engine) -> None:
+        before = [list(each.token_ids) for each in engine._loop.running]
+        real(engine)
+        policy = engine.policy
+        assert isinstance(policy, TakingTurns)
+        ways.append(policy.way)
+        if policy.way != "nothing" and before:
+            assert policy.drafted == full(2, 2)
+            assert policy.next == Tree.from_paths(full(2, 2).paths[1:-1])
+
+    def told(engine: Engine) -> StepSeconds:
+        look = {"nothing": 0.0, "root": 0.5, "draft": 0.25}[ways[-1]]
+        return StepSeconds(1.0, 10.0, 2.0 + look)
+
+    real = Engine.step
+    monkeypatch.setattr(Engine, "step", step)
+    monkeypatch.setattr(Engine, "last_step", property(told))
+    measured = table("hydra", replace(QUICK, contexts=(8,)))
+    assert measured.looks == Looks(0.5, 0.25)
+    # One step before the blocks and one in each that do not count.
+    assert ways[-13:] == ["nothing"] * 5 + ["root"] * 4 + ["draft"] * 4
+
+
+def test_looks_are_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A told policy reads the root where it is told to, and cuts a draft to the same tree."""
+    asked: list[bool] = []
+
+    def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:
+        asked.append(logits is not None)
+        return real(ids, logits)
+
+    real = signals.packed
+    monkeypatch.setattr(signals, "packed", packed)
+    policy = TakingTurns([ROOT, full(2, 2)])
+    policy.drafted, policy.next = full(2, 2), chain(2)
+    engine = Engine(tiny(), random_heads(tiny(), "hydra"), policy)
+    request = engine.add(random_prompts(1, 8, longest=9)[0], GenerationParams(40, ignore_eos=True))
+    for way in (*WAYS, *WAYS):
+        policy.way = way
+        engine.step()
+        assert asked[-1] == (way == "root")
+        event = list(engine.take_events(request))[-1]
+        assert isinstance(event, TokenEvent)
+        assert event.decision is not None
+        assert event.decision.tree == chain(2)
+        assert event.decision.num_drafted == (6 if way == "draft" else 2)
+        assert bool(event.decision.confidences) == (way == "draft")
+    engine.forget(request)
+
+
 def silent(seconds: StepSeconds) -> StepSeconds:
     return replace(seconds, host=1.0)
 
@@ -191,6 +251,7 @@ TABLE = LatencyTable(
         TimedSwitch(200.0, 20, Spread(1.0, 3.0, 4.0)),
         TimedSwitch(100.0, 20, Spread(-2.0, -1.0, 2.0)),
     ),
+    Looks(0.25, -0.125),
 )
 
 
@@ -205,6 +266,8 @@ def test_what_falls_is_pooled_and_what_lies_between_is_linear() -> None:
     assert TABLE.times(150).verify_seconds[0] == 11.5
     # A switch is never cheaper than none.
     assert [TABLE.times(n).switch_seconds for n in (0, 160, 999)] == [0.0, pytest.approx(1.8), 3.0]
+    # Nor is a look.
+    assert (times.root_seconds, times.read_seconds) == (0.25, 0.0)
     assert TABLE.times(0) == times
     assert TABLE.times(999) == TABLE.times(200)
     assert TABLE.all_times() == ((100, TABLE.times(100)), (200, TABLE.times(200)))
@@ -235,12 +298,13 @@ def test_T07_times_of_something_else_are_refused_and_of_another_machine_said(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema_version": 9}, "has schema version 9, this program reads 2"),
+        ({"schema_version": 9}, "has schema version 9, this program reads 3"),
         ({"entries": []}, "broken"),
         ({"entries": [{}]}, "broken"),
         ({"switches": []}, "broken"),
         ({"switches": [{"context": 1}]}, "broken"),
         ({"batch_size": "many"}, "broken"),
+        ({"looks": {"root_seconds": 1}}, "broken"),
     ],
 )
 def test_T09_a_broken_table_is_one_line(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from entmtp.calibrate.finalists import Finalists
+from entmtp.calibrate.latency_table import LatencyTable
+from entmtp.calibrate.timing import measure_latency
 from entmtp.cli.app import run_command
+from entmtp.measure.paired import Method, Run, Task, run_in_turn
 from entmtp.scheduler import read_bank
 from entmtp.trees import ROOT
 from killed_runs import Fault, kill_in
@@ -144,6 +150,7 @@ def test_T08_other_settings_are_said_and_made_anew_if_asked(
         (["--out", "no/such/bank.json"], "--out no/such/bank.json: there is no folder"),
         (["--out", "."], "--out . is a folder; give the name of a file"),
         (["--report", "page.pdf"], "the report page.pdf ends in .pdf; give a folder or a name"),
+        (["--live-seconds", "nan"], "--live-seconds nan: give a number from 0 up"),
         (["--timing-seconds", "-1"], "--timing-seconds -1.0: give a number from 0 up"),
         (["--temperature", "-1"], "temperature"),
         (["--max-tokens", "1"], "max_tokens"),
@@ -167,11 +174,112 @@ def test_a_report_is_a_page_and_its_numbers(
     assert run_command([*command, "--report", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["report"] == str(page)
-    assert set(told["seconds"]) == {"trace", "times", "fit", "judge"}
+    assert set(told["seconds"]) == {"trace", "times", "fit", "judge", "live"}
     numbers = json.loads((tmp_path / "page.json").read_text())
     assert [one["name"] for one in numbers["policies"]] == [one["name"] for one in told["policies"]]
     assert len(numbers["acceptance_by_depth_and_rank"]) == 4
     assert numbers["oracle_bounds"].keys() == told["oracle_bounds"].keys()
     text = page.read_text()
     assert text.count('src="data:image/png;base64,') == 7
+    assert numbers["live"] == told["live"] == []
+    assert "Nothing was run live, so no policy is recommended." in text
     assert "http" not in text, "it stands alone"
+
+
+@pytest.fixture(scope="session")
+def enough(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts, just as many as let finalists run."""
+    rows = [{"prompt": f"question {place}"} for place in range(20)]
+    return write(tmp_path_factory.mktemp("enough") / "prompts.jsonl", rows)
+
+
+def run_with_finalists(command: Sequence[str]) -> int:
+    """Random heads have no finalists of their own."""
+    finalists = Finalists((0, 1), ("ladder", "throughput"))
+    with patch("entmtp.calibrate.pipeline.find_finalists", lambda *_: finalists):
+        return run_command(list(command))
+
+
+def killed_among_finalists(command: Sequence[str], call: int) -> None:
+    fault = Fault("entmtp.calibrate.live:write_done", call, "before")
+    kill_in(partial(run_with_finalists, list(command)), fault)
+
+
+def test_finalists_run_and_the_clock_decides(
+    model: Path, enough: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    pytest.importorskip("matplotlib")
+    out, page = tmp_path / "bank.json", tmp_path / "page.html"
+    flags = ("--live-seconds", "1e6", "--report", str(page), "--json")
+    assert run_with_finalists(calibration(model, enough, out, *flags)) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    bank = read_bank(out)
+    live = bank.timing.live
+    assert [one.policy for one in live] == ["static", "static", "ladder", "throughput"]
+    assert [one.num_prompts for one in live] == [16, 4, 16, 16]
+    assert bank.best_static == bank.trees[live[0].trees[0]].tree
+    assert told["recommended"] == bank.timing.recommended
+    numbers = json.loads((tmp_path / "page.json").read_text())
+    assert numbers["live"] == told["live"]
+    assert [one["policy"] for one in told["live"]] == [one.policy for one in live]
+    assert set(numbers["looks"]) == {"root_seconds", "read_seconds"}
+    assert page.read_text().count('src="data:image/png;base64,') == 8
+    alone = tmp_path / "alone.json"
+    assert run_with_finalists(calibration(model, enough, alone, "--live-seconds", "0")) == 0
+    assert front(alone) == front(out), "the clock changes nothing but the timing"
+    assert read_bank(alone).timing.live == ()
+    assert read_bank(alone).timing.recommended == "static"
+
+
+def test_random_heads_have_no_finalists(model: Path, enough: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bank.json"
+    assert run_command(calibration(model, enough, out, "--live-seconds", "1e6")) == 0
+    assert read_bank(out).timing.recommended == "static"
+
+
+def test_T09_killed_among_the_finalists_and_again_no_time_is_measured_twice(
+    model: Path, enough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, work = tmp_path / "bank.json", tmp_path / "work"
+    kept = calibration(model, enough, out, "--live-seconds", "1e6", "--work", str(work))
+    killed_among_finalists(kept, 7)
+    assert not out.exists()
+    [path] = work.glob("live-*.json")
+    assert len(json.loads(path.read_text())["rounds"]) == 6
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("these times are there already")
+
+    answered: list[str] = []
+
+    def in_turn(methods: Sequence[Method], task: Task, *rest: Any) -> Iterator[Run]:
+        answered.append(task.prompt_id)
+        return run_in_turn(methods, task, *rest)
+
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", refuse)
+    monkeypatch.setattr("entmtp.calibrate.live.run_in_turn", in_turn)
+    assert run_with_finalists(kept) == 0
+    assert len(answered) == 20 - 6
+    assert [one.num_prompts for one in read_bank(out).timing.live] == [16, 4, 16, 16]
+    # They are of one bank: the next one is made of new ones.
+    assert not [*work.glob("times-*"), *work.glob("live-*")]
+    with pytest.raises(AssertionError, match="these times are there already"):
+        run_command(kept)
+
+
+def test_T09_step_times_of_other_settings_are_measured_anew(
+    model: Path, enough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, work = tmp_path / "bank.json", tmp_path / "work"
+    kept = calibration(model, enough, out, "--live-seconds", "1e6", "--work", str(work))
+    measured: list[object] = []
+
+    def measure(*args: Any) -> LatencyTable:
+        measured.append(args)
+        return measure_latency(*args)
+
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", measure)
+    for number, flags in enumerate((("--timing-seconds", "0.01"), ("--restart",)), start=1):
+        killed_among_finalists(kept, 1)
+        assert run_command([*kept, "--live-seconds", "0", *flags]) == 0
+        assert len(measured) == number

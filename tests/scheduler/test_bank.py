@@ -13,6 +13,7 @@ import pytest
 from bank_policies import BANK, bank_for
 from entmtp.errors import ArtefactError, BadInput
 from entmtp.scheduler import MadeFor, ThroughputPolicy, policy_from_bank, read_bank, write_bank
+from entmtp.scheduler.bank import Finalist, Interval
 from entmtp.scheduler.bank_file import bank_text
 from entmtp.scheduler.registry import POLICIES
 
@@ -46,6 +47,71 @@ def test_a_bank_of_the_first_version_takes_switches_for_free(tmp_path: Path) -> 
         assert one["times"].pop("switch_seconds") == 0.25
     path.write_text(json.dumps(content))
     assert read_bank(path) == bank
+
+
+def test_a_bank_of_the_second_version_takes_looks_for_free(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    bank = bank_for(MADE_FOR)
+    dear = tuple(
+        one._replace(times=replace(one.times, root_seconds=0.25, read_seconds=0.5))
+        for one in bank.timing.step_times
+    )
+    write_bank(replace(bank, timing=replace(bank.timing, step_times=dear)), path)
+    assert read_bank(path).timing.step_times == dear
+    content = json.loads(path.read_text())
+    assert content["schema_version"] == 3
+    content["schema_version"] = 2
+    for one in content["timing"]["step_times"]:
+        assert one["times"].pop("root_seconds") == 0.25
+        assert one["times"].pop("read_seconds") == 0.5
+    path.write_text(json.dumps(content))
+    assert read_bank(path) == bank
+
+
+LIVE = (
+    Finalist("static", (1,), 1.0, Interval(1.0, 1.0, 1.0), 12),
+    Finalist("static", (2,), 1.01, Interval(0.98, 0.95, 1.01), 5),
+    Finalist("throughput", (), 1.02, Interval(1.03, 1.01, 1.05), 12),
+)
+
+
+def test_the_best_static_tree_is_the_one_that_was_fastest_live(tmp_path: Path) -> None:
+    bank = bank_for(MADE_FOR)
+    assert bank.best_static == BANK[2]
+    ran = replace(bank, timing=replace(bank.timing, live=LIVE))
+    assert ran.best_static == BANK[1]
+    assert policy_from_bank("static", ran).trees == (BANK[1],)
+    path = tmp_path / "bank.json"
+    write_bank(ran, path)
+    assert read_bank(path) == ran
+    # A file of before has none, and its recommendation stands.
+    content = json.loads(path.read_text())
+    content["schema_version"] = 2
+    del content["timing"]["live"]
+    path.write_text(json.dumps(content))
+    assert read_bank(path) == bank
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        LIVE[1:][::-1],
+        (*LIVE, replace(LIVE[1], trees=(3,))),
+        (*LIVE, replace(LIVE[1], trees=())),
+        (*LIVE, replace(LIVE[2], trees=(0,))),
+        (*LIVE, replace(LIVE[2], policy="random")),
+    ],
+)
+def test_finalists_that_contradict_themselves_are_refused(live: tuple[Finalist, ...]) -> None:
+    bank = bank_for(MADE_FOR)
+    with pytest.raises(ArtefactError, match="a bank needs finalists, a static tree first"):
+        replace(bank, timing=replace(bank.timing, live=live))
+
+
+def test_only_a_finalist_is_recommended() -> None:
+    bank = bank_for(MADE_FOR)
+    with pytest.raises(ArtefactError, match="a recommended policy, of the finalists"):
+        replace(bank, timing=replace(bank.timing, live=LIVE, recommended="ladder"))
 
 
 def test_only_the_last_section_depends_on_the_clock() -> None:
@@ -104,7 +170,7 @@ def test_what_it_was_not_made_for_is_named(name: str, said: str) -> None:
 
 
 BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
-    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 2"),
+    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 3"),
     (lambda c: c.pop("schema_version"), "has schema version None"),
     (lambda c: c.pop("trees"), "bank holds .*, not"),
     (lambda c: c.update(more=1), "bank holds .*'more'"),

@@ -89,6 +89,21 @@ def test_wide_levels_cost_what_they_take_longer_than_a_path() -> None:
         assert (StepChoice(policy.begin(0), Signals(0, 0), 9).widest == tree) == is_worth
 
 
+def test_a_look_at_the_draft_is_part_of_drafting_and_one_at_the_root_of_every_step() -> None:
+    looking = replace(TIMES, root_seconds=0.02, read_seconds=0.01)
+    tree = Tree.from_paths([(0,), (0, 0)])
+    costs = Costs(at_any_length(looking), [tree], reads_root=True)
+    assert costs.draft[0] == pytest.approx([0.0, 0.1 + 0.01, 0.2 + 0.01])
+    assert costs.host[0] == pytest.approx(TIMES.host_seconds + 0.02)
+    assert Costs(at_any_length(looking), [tree]).host[0] == TIMES.host_seconds
+    assert looking.step(3, 2) == TIMES.step(3, 2), "a static tree looks at nothing"
+    # Whose first score is p0 pays for the root.
+    for score, root in (("accepted", 0.0), ("p0", 0.02)):
+        stages = [Stage(name, (StepFunction.constant(1.2),)) for name in (score, "g1")]
+        policy = ThroughputPolicy([tree], stages, at_any_length(looking), 1.0)
+        assert policy.costs.host[0] == pytest.approx(TIMES.host_seconds + root)
+
+
 def test_throughput_never_drafts_where_time_is_dearer_than_drafts() -> None:
     dear = StepTimes((1, 4, 16), (1.0, 3.0, 5.0), (0.0, 1.0, 2.0, 3.0, 4.0), 0.0)
     assert StepChoice(throughput(dear, STILL).begin(0), Signals(0, 0), 9).widest == ROOT

@@ -6,7 +6,6 @@ Knows: engines from outside. Does not know: flags.
 from entmtp.bench.best_tree import TreeChoice, choose_tree, try_trees
 from entmtp.bench.comparison import Comparison, MethodFigures, compare
 from entmtp.bench.identity import Difference, find_differences
-from entmtp.bench.measure import Method, Run, Task, make_tasks, measure, run_task
 from entmtp.bench.methods import (
     BASELINE,
     RECIPES,
@@ -18,6 +17,7 @@ from entmtp.bench.methods import (
 )
 from entmtp.bench.verification import Verification, summarise_differences
 from entmtp.bench.workloads import load_workload
+from entmtp.measure.paired import Method, Run, Task, make_tasks, measure, run_task
 
 __all__ = [
     "BASELINE",

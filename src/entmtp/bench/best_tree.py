@@ -19,9 +19,9 @@ from time import perf_counter
 
 import torch
 
-from entmtp.bench.measure import Task
 from entmtp.engine import DecodeStats, Engine, GenerationParams
 from entmtp.heads import DraftHeads, StaticTree
+from entmtp.measure.paired import Task
 from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.trees import Tree, chain, medusa_63

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from entmtp.bench.comparison import Comparison, MethodFigures, ratio_figures, summarise
-from entmtp.bench.measure import Method, Runs, Task
 from entmtp.bench.methods import BASELINE
+from entmtp.measure.paired import Method, Runs, Task
 
 REFERENCE = "hydra-best"
 """What the methods that choose trees have to beat: the best static tree of the same heads."""

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from entmtp.bench.identity import Difference, find_differences
-from entmtp.bench.measure import Method, Run, Runs, Task, measure
 from entmtp.bench.methods import BASELINE
-from entmtp.bench.statistics import CONFIDENCE, geometric_mean_interval, median_interval
 from entmtp.engine import GenerationParams
+from entmtp.measure.paired import Method, Run, Runs, Task, measure
+from entmtp.measure.statistics import CONFIDENCE, geometric_mean_interval, median_interval
 from entmtp.target.environment import describe_environment, load_average
 from entmtp.trees import Tree
 

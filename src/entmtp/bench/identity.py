@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from entmtp.bench.measure import Run, Runs, Task
 from entmtp.bench.rounding import MAX_RATIO, first_difference, float32_twin, rounding_ratio
 from entmtp.engine import GenerationParams
 from entmtp.engine.request import resolve
+from entmtp.measure.paired import Run, Runs, Task
 from entmtp.target import TargetModel
 
 Verdict = Literal["rounding", "fault", "unjudged"]

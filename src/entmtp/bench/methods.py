@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from entmtp.bench.best_tree import TreeChoice
-from entmtp.bench.measure import Method
 from entmtp.engine import Engine
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
+from entmtp.measure.paired import Method
 from entmtp.scheduler import PlainPolicy, StaticPolicy, TreeBank, TreePolicy, policy_from_bank
 from entmtp.target import TargetModel
 from entmtp.trees import Tree, medusa_63

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from entmtp.bench.measure import Runs, Task
-from entmtp.bench.statistics import geometric_mean_interval
+from entmtp.measure.paired import Runs, Task
+from entmtp.measure.statistics import geometric_mean_interval
 from entmtp.target import TargetModel
 
 

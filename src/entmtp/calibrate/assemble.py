@@ -50,6 +50,8 @@ from entmtp.trees import Tree
 
 _ONE = StepTimes((1, 2), (1.0, 1.0), (0.0,) * 65, 0.0)
 """Every step takes a second: what does not depend on times is computed with these."""
+_NO_LOOK = "accepted"
+"""A score that is known without a look at anything"""
 
 
 class Clock(NamedTuple):
@@ -168,6 +170,7 @@ def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Ti
         sizes=per_step.sizes,
         stops=True,
         recommended="static",
+        live=(),
         oracle_bounds=_bounds(candidates.oracle()),
     )
 
@@ -197,7 +200,9 @@ def _rate(candidates: Candidates, stages: Sequence[Stage]) -> float:
 
 def _options(candidates: Candidates, places: Sequence[int], score: Score) -> Options:
     trees = candidates.pick(places)
-    return bank_options(candidates.trace, trees, candidates.times, score.levels)
+    return bank_options(
+        candidates.trace, trees, candidates.times, score.levels, reads_root=score.reads_root
+    )
 
 
 def _policy_scores(trace: RankTrace) -> list[Score]:
@@ -208,18 +213,29 @@ def _policy_scores(trace: RankTrace) -> list[Score]:
 
 
 def _ladder(candidates: Candidates) -> LadderParameters:
-    """Over the chosen trees, less those whose band is empty."""
+    """Over the chosen trees, less those whose band is empty.
+
+    Where no score pays for the look at it, the best static tree alone.
+    """
     chosen = candidates.offer.chosen
-    best, fewest = Ladder("p0", ()), np.inf
+    best = LadderParameters(_NO_LOOK, chosen[-1:], ())
+    fewest = _static_seconds(candidates)
     for score in _policy_scores(candidates.trace) if len(chosen) > 1 else ():
         options = _options(candidates, chosen, score)
         ladder = fit_ladder(options, score)
-        seconds = options.row_seconds(ladder_choice(ladder, score.values)).sum()
-        if seconds < fewest:
-            best, fewest = ladder, seconds
-    if not best.thresholds:
-        return LadderParameters(best.score, chosen[-1:], ())
-    return _without_empty_bands(best, chosen)
+        choice = ladder_choice(ladder, score.values)
+        seconds = options.row_seconds(choice).sum()
+        if seconds < fewest and len(set(choice.tolist())) > 1:
+            best, fewest = _without_empty_bands(ladder, chosen), seconds
+    return best
+
+
+def _static_seconds(candidates: Candidates) -> float:
+    """Of the best static tree over all rows: it looks at nothing."""
+    options = bank_options(
+        candidates.trace, candidates.pick(candidates.offer.chosen[-1:]), candidates.times
+    )
+    return float(options.row_seconds(np.zeros(len(options.accepted), dtype=np.int64)).sum())
 
 
 def _without_empty_bands(ladder: Ladder, places: Sequence[int]) -> LadderParameters:
@@ -235,9 +251,11 @@ def _without_empty_bands(ladder: Ladder, places: Sequence[int]) -> LadderParamet
 
 
 def _hysteresis(candidates: Candidates) -> HysteresisParameters:
+    """Of two offered trees; the best static tree twice where no score pays for the look at it."""
     offered = candidates.offer.offered
     static = offered.index(candidates.offer.chosen[-1])
-    best, fewest = Hysteresis("p0", static, static, 0.0, 0.0), np.inf
+    best = Hysteresis(_NO_LOOK, static, static, 0.0, 0.0)
+    fewest = _static_seconds(candidates)
     for score in _policy_scores(candidates.trace):
         options = _options(candidates, offered, score)
         rule = fit_hysteresis(options, score)

@@ -63,7 +63,9 @@ def best_in_bands(
         trees = tuple(
             finder.best(starts[bands[starts] == band], rate) for band in range(len(thresholds) + 1)
         )
-        options: Options = bank_options(trace, trees, times, score.levels)
+        options: Options = bank_options(
+            trace, trees, times, score.levels, reads_root=score.reads_root
+        )
         rate = options.tokens_per_second(bands)
         starts = np.flatnonzero(options.visited(bands))
         if rate > best.tokens_per_second:

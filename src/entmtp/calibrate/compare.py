@@ -5,7 +5,7 @@ Knows: fits, traces, times. Does not know: policies as they run.
 The rows are halved; everything, the bank and the best static tree included, is chosen on one half
 and replayed on the other, and the other way round. A gain is over that best static tree on the
 same rows, with an interval from rows drawn again. Simple choosers are charged for their switches,
-which they ignore where they choose.
+which they ignore where they choose, and for what they look at.
 
 Dimension key: R rows.
 """
@@ -105,8 +105,10 @@ def _judge(
         yield (bound, ""), free.row_seconds(choose(free))
     for name in score_names:
         known, found = scores(fitted_on)[name], scores(judged_on)[name]
-        fit_options = bank_options(fitted_on, bank, times, known.levels)
-        options = bank_options(judged_on, bank, times, known.levels)
+        fit_options, options = (
+            bank_options(trace, bank, times, known.levels, reads_root=known.reads_root)
+            for trace in (fitted_on, judged_on)
+        )
         yield from _with_score(fit_options, known, options, found)
     staged = fit_staged_accept(fitted_on, times, bank)
     yield ("throughput-stops", ""), replay_staged_accept(staged, judged_on, times, bank)

@@ -1,7 +1,7 @@
 """A table of measured step times, on disk and as a smooth monotone model of all sizes.
 
-Knows: times by tree and context, and what a change of rows costs. Does not know: models, who
-measured.
+Knows: times by tree and context, what a change of rows costs, and what looking does. Does not know:
+models, who measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from entmtp.errors import BadInput, TreeError
 from entmtp.scheduler.times import AtContext, StepTimes
 from entmtp.trees import Tree, chain
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _MACHINE = ("processor", "num_cpus", "num_threads")
 """What times hang on, of the machine's description."""
 
@@ -65,6 +65,15 @@ class TimedSwitch(NamedTuple):
     """More than steps with the same tree took right behind"""
 
 
+class Looks(NamedTuple):
+    """What a step takes longer on the host for a policy that looks at something."""
+
+    root_seconds: float = 0.0
+    """At the probability and the entropy of its root"""
+    read_seconds: float = 0.0
+    """At its draft, of which it then verifies a part"""
+
+
 @dataclass(frozen=True)
 class LatencyTable:
     """Times of the steps of one target, heads, runtime and batch size on one machine."""
@@ -80,6 +89,8 @@ class LatencyTable:
     """At each context the same trees: the root alone, chains 1 … K, and others"""
     switches: tuple[TimedSwitch, ...]
     """Of all trees together, at each context"""
+    looks: Looks
+    """At whatever context"""
 
     def times(self, context: float) -> StepTimes:
         """Times at a context length: between measured ones linear, outside as at the nearest."""
@@ -101,6 +112,8 @@ class LatencyTable:
             root.host + root.draft,
             tuple(_rising([max(seconds, 0.0) for seconds in width])),
             self._switch_seconds(context),
+            max(self.looks.root_seconds, 0.0),
+            max(self.looks.read_seconds, 0.0),
         )
 
     def _switch_seconds(self, context: float) -> float:
@@ -153,6 +166,7 @@ def write_latency(path: Path, table: LatencyTable) -> None:
         "accepted_seconds": table.accepted_seconds,
         "entries": entries,
         "switches": [one._asdict() for one in table.switches],
+        "looks": table.looks._asdict(),
     }
     write_json(path, content)
 
@@ -178,6 +192,7 @@ def read_latency(
             accepted_seconds=float(content["accepted_seconds"]),
             entries=tuple(_entry(fields) for fields in content["entries"]),
             switches=tuple(_switch(fields) for fields in content["switches"]),
+            looks=Looks(**{name: float(content["looks"][name]) for name in Looks._fields}),
         )
         table.times(0)
     except (*BROKEN, TreeError, BadInput) as error:

@@ -116,13 +116,19 @@ class Options:
 
 
 def bank_options(
-    trace: RankTrace, trees: Sequence[Tree], times: StepTimes, levels: int = 0
+    trace: RankTrace,
+    trees: Sequence[Tree],
+    times: StepTimes,
+    levels: int = 0,
+    *,
+    reads_root: bool = False,
 ) -> Options:
     """Each tree of a bank is an option everywhere.
 
     Args:
         levels: of the draft that must be there before the choice, whatever is then chosen. It is a
-            draft of all trees together.
+            draft of all trees together, which is looked at, and charged for.
+        reads_root: whether the choice looks at the root's signals, which is charged for too.
     """
     accepted = np.stack([accepted_at(trace, tree) for tree in trees], axis=1)
     seconds = [times.step(tree.num_nodes, tree.depth) for tree in trees]
@@ -136,7 +142,8 @@ def bank_options(
             for tree, depth in zip(trees, depths, strict=True)
         ]
     sizes = np.array([tree.num_nodes for tree in trees])
-    return Options.of(trace, accepted, np.array(seconds), sizes, times.switch_seconds)
+    look = times.look_seconds(reads_root=reads_root, reads_draft=levels > 0)
+    return Options.of(trace, accepted, np.array(seconds) + look, sizes, times.switch_seconds)
 
 
 def fastest(options: Options) -> Places:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from entmtp.calibrate.live_numbers import finalist_name
 from entmtp.errors import BadInput
 
 BLUE, RED, GREY, GREEN = "#2c6fab", "#b0413e", "#9a9a9a", "#2a8046"
@@ -172,6 +173,36 @@ def _policies(axes: Any, numbers: Numbers) -> None:
     axes.set(xlabel="% over the best static tree, on rows it was not fitted on (95 % interval)")
 
 
+def _live(axes: Any, numbers: Numbers) -> None:
+    best, *others = numbers["live"]
+    for place, one in enumerate(reversed(others)):
+        colour = BLUE if one["policy"] == "static" else RED
+        middle, low, high = (100 * one["measured"][key] - 100 for key in ("value", "low", "high"))
+        axes.errorbar(
+            middle,
+            place,
+            xerr=[[middle - low], [high - middle]],
+            fmt="o",
+            color=colour,
+            label="measured live (95 % interval)" if place == 0 else None,
+        )
+        axes.plot(
+            100 * one["promised"] - 100,
+            place,
+            "D",
+            color=colour,
+            fillstyle="none",
+            label="promised by replay" if place == 0 else None,
+        )
+    axes.axvline(0, color="#555555", lw=1)
+    names = [f"{finalist_name(one)} ({one['num_prompts']} prompts)" for one in reversed(others)]
+    axes.set_yticks(range(len(others)), names, fontsize=8)
+    axes.set(xlabel=f"% over {finalist_name(best)}, the fastest static tree")
+    axes.margins(y=0.2)
+    if others:
+        axes.legend()
+
+
 def _bias(axes: Any, numbers: Numbers) -> None:
     grown = numbers["greedy_bias"]
     deepest = max((one["depth"] for one in grown), default=0)
@@ -194,6 +225,7 @@ PICTURES: Mapping[str, Callable[[Any, Numbers], None]] = MappingProxyType(
         "signals": _signals,
         "bounds": _bounds,
         "policies": _policies,
+        "live": _live,
         "bias": _bias,
     }
 )

@@ -3,8 +3,9 @@
 Knows: the order of the stages and where their files lie. Does not know: how a stage is computed,
 flags, progress bars, reports.
 
-The rank trace is what takes long, and is gone on with where a run was interrupted. Step times are
-measured anew in each run, since they are of this hour. The bank is written last, whole.
+A run that was interrupted is gone on with, whichever stage it was in. Step times and those of the
+finalists are of this hour: once a bank is made of them they are gone, and the next run measures
+anew. The bank is written last, whole.
 """
 
 from __future__ import annotations
@@ -13,28 +14,33 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain as joined
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
-from entmtp.calibrate.answers import AnswerConfig
+from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
-from entmtp.calibrate.collect import Progress, TraceConfig, collect_trace
+from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_trace
+from entmtp.calibrate.finalists import conclude, find_finalists, recommend, static_name
 from entmtp.calibrate.latency_table import LatencyTable
-from entmtp.calibrate.rehearse import Rehearsed, recommend, rehearse, tuned
+from entmtp.calibrate.live import LiveConfig, LiveStage
+from entmtp.calibrate.rehearse import Fold, Rehearsed, make_folds, rehearse, tuned
+from entmtp.calibrate.timed_work import TimedWork
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace
 from entmtp.calibrate.walk import row_tokens
 from entmtp.data import Prompt
 from entmtp.engine.made_for import made_for
-from entmtp.engine.questions import encode_prompts
+from entmtp.engine.questions import Question
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
 from entmtp.heads.fingerprint import heads_fingerprint
 from entmtp.scheduler import MadeFor, TreeBank, write_bank
-from entmtp.scheduler.bank import MadeFrom
+from entmtp.scheduler.bank import Finalist, MadeFrom
 from entmtp.target import TargetModel
 
 TIMED_SIZES = (8, 20, 64)
@@ -50,11 +56,12 @@ class CalibrationConfig:
 
     answers: AnswerConfig = field(default_factory=lambda: AnswerConfig(max_tokens=128))
     timing: TimingConfig = field(default_factory=TimingConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
     work: Path | None = None
     """Folder of finished work, kept for other heads of the same target; by default one beside the
     bank, which goes when that is there"""
     restart: bool = False
-    """Work of other prompts or settings is made anew instead of refused"""
+    """Work of other prompts or settings is made anew instead of refused, and all times are"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,14 @@ def calibrate(
     work = config.work or out.with_name(f"{out.name}.work")
     with _counted(seconds, "trace"):
         stored = _trace(target, heads, prompts, work, config, progress)
+    questions = list(joined(*plan_groups(target, prompts, config.answers)))
+    timed = TimedWork(work, target, heads, config.timing)
+    if config.restart:
+        timed.forget()
     with _counted(seconds, "times"):
-        table = _times(target, heads, prompts, stored.trace, config, progress)
+        table = timed.table(
+            lambda: _times(target, heads, questions, stored.trace, config, progress)
+        )
     clock = clock_of(table, stored.trace)
     wanted, origin = made_for(target, heads), made_from(stored)
     progress("fit", 0, 2)
@@ -99,14 +112,17 @@ def calibrate(
         candidates, bank = _fit(stored.trace, clock, wanted, origin)
     progress("fit", 1, 2)
     with _counted(seconds, "judge"):
-        rehearsed = _judge(stored.trace, clock, wanted, origin)
+        folds, rehearsed = _judge(stored.trace, clock, wanted, origin)
     progress("fit", 2, 2)
-    bank = replace(
-        bank, timing=replace(bank.timing, recommended=recommend(rehearsed, origin.num_prompts))
-    )
+    with _counted(seconds, "live"):
+        judged = _Judged(bank, candidates, folds, rehearsed)
+        live = _live(target, heads, questions, judged, timed, config, progress)
+    bank = replace(bank, timing=replace(bank.timing, live=live, recommended=recommend(live)))
     write_bank(bank, out)
     if config.work is None:
         shutil.rmtree(work)
+    else:
+        timed.forget()
     return Calibration(bank, stored, table, clock, candidates, rehearsed, seconds)
 
 
@@ -142,12 +158,11 @@ def _trace(
 def _times(
     target: TargetModel,
     heads: DraftHeads,
-    prompts: Sequence[Prompt],
+    questions: Sequence[Question],
     trace: RankTrace,
     config: CalibrationConfig,
     progress: Progress,
 ) -> LatencyTable:
-    questions = encode_prompts(target, prompts, config.answers.max_prompt_tokens)
     texts = [question.prompt_ids for question in questions]
     total = max(1, round(config.timing.seconds))
 
@@ -189,13 +204,53 @@ def _fit(
 
 def _judge(
     trace: RankTrace, clock: Clock, wanted: MadeFor, origin: MadeFrom
-) -> tuple[Rehearsed, ...]:
-    """Each policy on rows that it was not fitted on."""
+) -> tuple[tuple[Fold, ...], tuple[Rehearsed, ...]]:
+    """Each policy on rows that it was not fitted on, and the banks of both halves."""
     if trace.num_rows < 2:
+        return (), ()
+    folds = make_folds(trace, lambda half: _fit(half, clock, wanted, origin)[1], origin.seed)
+    return folds, rehearse(folds, clock.typical, origin.seed)
+
+
+class _Judged(NamedTuple):
+    """A bank, and what replay says of it."""
+
+    bank: TreeBank
+    candidates: Candidates
+    folds: tuple[Fold, ...]
+    rehearsed: tuple[Rehearsed, ...]
+
+
+def _live(
+    target: TargetModel,
+    heads: DraftHeads,
+    questions: Sequence[Question],
+    judged: _Judged,
+    timed: TimedWork,
+    config: CalibrationConfig,
+    progress: Progress,
+) -> tuple[Finalist, ...]:
+    """The finalists by the wall clock; nothing where so few prompts decide nothing anyway."""
+    total = config.live.seconds
+    if not total or len(questions) < FEW_PROMPTS:
         return ()
-    return rehearse(
-        trace,
-        clock.typical,
-        lambda half: _fit(half, clock, wanted, origin)[1],
-        origin.seed,
+    predictions = judged.candidates.evaluation.predictions
+    stage = LiveStage(
+        target,
+        heads,
+        questions,
+        config.answers,
+        judged.bank,
+        judged.folds,
+        {place: one.mean_acceptance_length for place, one in enumerate(predictions)},
+        config.live,
+        timed.live_path,
     )
+
+    def tell(seconds: float) -> None:
+        progress("live", round(min(seconds, total)), max(1, round(total)))
+
+    run = stage.run(find_finalists(judged.candidates, judged.rehearsed), tell)
+    promised = {static_name(place): one.tokens_per_second for place, one in enumerate(predictions)}
+    promised |= {one.replayed.name: one.replayed.tokens_per_second for one in judged.rehearsed}
+    return conclude(run.finalists, run.static, run.rounds, promised)

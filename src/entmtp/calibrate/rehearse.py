@@ -4,8 +4,9 @@ Knows: banks, policies, traces, times. Does not know: models, files.
 
 The rows are halved; a whole bank is made on one half and each of its policies replayed on the
 other, and the other way round. Steps are priced with the calibrated times of what was drafted and
-verified, and a step with another number of rows than the one before it with a switch. What a choice
-costs on the host is not in those; `seconds_to_choose` is measured here and counted.
+verified, a step with another number of rows than the one before it with a switch, and one of a
+policy that looks at its root or its draft with that look. The policy's own arithmetic is not in
+those; `seconds_to_choose` is measured here and counted.
 
 Dimension key: R rows · S steps.
 """
@@ -19,13 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from entmtp.calibrate.collect import FEW_PROMPTS
 from entmtp.calibrate.compare import Replayed, replayed
 from entmtp.calibrate.intervals import redraws
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.replay import PolicyRun, replay_policy
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import halves, row_tokens, rows_of
+from entmtp.calibrate.walk import half_rows, halves, row_tokens, rows_of
 from entmtp.scheduler import TreeBank, TreePolicy, policy_from_bank
 from entmtp.scheduler.bank import RECOMMENDABLE
 from entmtp.scheduler.times import StepTimes
@@ -36,6 +36,17 @@ MakeBank = Callable[[RankTrace], TreeBank]
 
 COSTED = ("throughput", "per-step")
 """Policies that know the price of time."""
+
+
+class Fold(NamedTuple):
+    """A half of the rows, and a bank that has not seen them."""
+
+    rows: tuple[int, ...]
+    """Of the whole trace"""
+    trace: RankTrace
+    """Of these rows"""
+    bank: TreeBank
+    """Made on the other rows"""
 
 
 class _Timed(NamedTuple):
@@ -56,33 +67,40 @@ class Rehearsed:
     """Rows verified in a step, and in how many steps"""
 
     @property
-    def is_surely_faster(self) -> bool:
-        """Than the best static tree, the lower end of its interval above 0."""
-        return self.replayed.low is not None and self.replayed.low > 0
+    def is_surely_slower(self) -> bool:
+        """Than the best static tree, or the same: nothing of its interval above 0."""
+        return self.replayed.high is not None and self.replayed.high <= 0
 
 
-def rehearse(
-    trace: RankTrace,
-    times: StepTimes,
-    make_bank: MakeBank,
-    seed: int = 0,
-    names: Sequence[str] = RECOMMENDABLE,
-) -> tuple[Rehearsed, ...]:
-    """Every policy, crosswise; the best static tree first.
+def make_folds(trace: RankTrace, make_bank: MakeBank, seed: int = 0) -> tuple[Fold, Fold]:
+    """Both halves, each with a bank of the other.
 
     Raises:
         BadInput: there are fewer than two rows.
     """
     one, other = halves(trace, seed)
-    runs: dict[str, list[_Timed]] = {name: [] for name in names}
-    for fitted_on, judged_on in ((one, other), (other, one)):
-        bank = make_bank(fitted_on)
-        for name in names:
-            runs[name].append(_timed(judged_on, policy_from_bank(name, bank)))
-    judged = (other, one)
+    rows = half_rows(trace, seed)
+    return (
+        Fold(tuple(rows[1]), other, make_bank(one)),
+        Fold(tuple(rows[0]), one, make_bank(other)),
+    )
+
+
+def rehearse(
+    folds: Sequence[Fold],
+    times: StepTimes,
+    seed: int = 0,
+    names: Sequence[str] = RECOMMENDABLE,
+) -> tuple[Rehearsed, ...]:
+    """Every policy, crosswise; the best static tree first."""
+    judged = [fold.trace for fold in folds]
+    runs = {
+        name: [_timed(fold.trace, policy_from_bank(name, fold.bank)) for fold in folds]
+        for name in names
+    }
     idle = _mean([each.seconds_to_choose for each in runs[BASELINE]])
-    tokens = int(row_tokens(trace).sum())
-    weights = redraws(trace.num_rows, seed)
+    tokens = sum(int(row_tokens(trace).sum()) for trace in judged)
+    weights = redraws(sum(trace.num_rows for trace in judged), seed)
     base = _seconds(judged, runs[BASELINE], times, 0.0)
     found = []
     for name in names:
@@ -111,19 +129,8 @@ def tuned(bank: TreeBank, trace: RankTrace, times: StepTimes) -> TreeBank:
     return best
 
 
-def recommend(rehearsed: Sequence[Rehearsed], num_rows: int) -> str:
-    """The fastest of those that are surely faster than the best static tree; else that one.
-
-    With few prompts nothing is sure, whatever an interval says.
-    """
-    if num_rows < FEW_PROMPTS:
-        return BASELINE
-    sure = [each.replayed for each in rehearsed if each.is_surely_faster]
-    return max(sure, key=lambda one: one.gain).name if sure else BASELINE
-
-
 def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
-    """Seconds of each row `[R]`, by what was drafted and verified in its steps, and switches."""
+    """Seconds of each row `[R]`: what its steps drafted, verified and looked at, and switches."""
     draft = {(nodes, levels): times.draft(nodes, levels) for nodes, levels in set(_pairs(run))}
     verify = {rows: times.verify(rows) for rows in {tree.num_nodes for tree in run.trees}}
     seconds = [
@@ -134,8 +141,14 @@ def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
     sizes = np.array([tree.num_nodes for tree in run.trees])
     is_switch = np.zeros(len(sizes), dtype=np.bool_)
     is_switch[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
-    spent = np.array(seconds) + times.switch_seconds * is_switch
+    spent = np.array(seconds) + times.switch_seconds * is_switch + _look_seconds(run, times)
     return np.bincount(rows, spent, trace.num_rows).astype(np.float64)
+
+
+def _look_seconds(run: PolicyRun, times: StepTimes) -> Floats:
+    """Of each step `[S]`."""
+    looks: Floats = times.root_seconds * run.reads_root + times.read_seconds * run.reads_draft
+    return looks
 
 
 def _pairs(run: PolicyRun) -> list[tuple[int, int]]:

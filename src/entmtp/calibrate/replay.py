@@ -47,6 +47,8 @@ class PolicyRun(NamedTuple):
     drafted: Counts  # [S] levels that the heads drafted
     drafted_nodes: Counts  # [S] nodes on these levels, the root included
     seconds: NDArray[np.float64]  # [S] that each step takes by the times given; else not a number
+    reads_root: NDArray[np.bool_]  # [S] whether it looked at the root's signals
+    reads_draft: NDArray[np.bool_]  # [S] whether it looked at a draft
 
     @property
     def tokens_per_second(self) -> float:
@@ -113,18 +115,29 @@ def replay_policy(
             depth = min(_matched(trace.ranks[start].tolist(), tree), row.stop - start - 2)
             drafted = choice.widest.truncate(levels)
             last, context = signals.num_rows, signals.num_context
-            seconds = nan if times is None else _seconds(times, context, drafted, tree, last)
-            steps.append(_Step(start, depth, tree, levels, drafted.num_nodes, seconds))
+            looks = choice.reads_root, choice.reads_draft and levels > 0
+            seconds = nan
+            if times is not None:
+                seconds = _seconds(times, context, drafted, tree, last, looks)
+            steps.append(_Step(start, depth, tree, levels, drafted.num_nodes, seconds, *looks))
             start += depth + 1
             signals = Signals(
                 signals.num_steps + 1, depth, seconds=seconds, num_rows=tree.num_nodes
             )
-    starts, lengths, trees, levels_of, nodes, spent = (
-        zip(*steps, strict=True) if steps else ((),) * 6
+    starts, lengths, trees, levels_of, nodes, spent, reads_root, reads_draft = (
+        zip(*steps, strict=True) if steps else ((),) * len(_Step._fields)
     )
     run = Run(_array(starts), _array(lengths))
     spent_seconds = np.array(spent, dtype=np.float64)
-    return PolicyRun(run, trees, _array(levels_of), _array(nodes), spent_seconds)
+    return PolicyRun(
+        run,
+        trees,
+        _array(levels_of),
+        _array(nodes),
+        spent_seconds,
+        np.array(reads_root, dtype=np.bool_),
+        np.array(reads_draft, dtype=np.bool_),
+    )
 
 
 class _Step(NamedTuple):
@@ -134,6 +147,8 @@ class _Step(NamedTuple):
     levels: int
     num_nodes: int
     seconds: float
+    reads_root: bool
+    reads_draft: bool
 
 
 def _before(trace: RankTrace, start: int, signals: Signals, reads_root: bool) -> Signals:
@@ -146,10 +161,22 @@ def _before(trace: RankTrace, start: int, signals: Signals, reads_root: bool) ->
     )
 
 
-def _seconds(times: Times, num_context: int, drafted: Tree, tree: Tree, last_rows: int) -> float:
-    """Of a step that drafts one tree and verifies another, at the nearest measured length."""
+def _seconds(
+    times: Times,
+    num_context: int,
+    drafted: Tree,
+    tree: Tree,
+    last_rows: int,
+    looks: tuple[bool, bool],
+) -> float:
+    """Of a step that drafts one tree and verifies another, at the nearest measured length.
+
+    Args:
+        looks: whether at the root, and at a draft.
+    """
     here = min(times, key=lambda one: abs(one.num_tokens - num_context)).times
     spent = here.draft(drafted.num_nodes, drafted.depth) + here.host_seconds
+    spent += here.look_seconds(reads_root=looks[0], reads_draft=looks[1])
     switch = here.switch_seconds * is_switch(tree.num_nodes, last_rows)
     return spent + here.verify(tree.num_nodes) + switch
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from entmtp.calibrate.files import write_json
+from entmtp.calibrate.live_numbers import finalist_name
 from entmtp.calibrate.pictures import draw
 from entmtp.errors import BadInput
 
@@ -46,6 +47,12 @@ TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Policies against the best static tree",
             "Fitted on one half of the prompts, judged on the other, and the other way round. Red:"
             " policies as they run, their own time counted. Grey: the simple choosers by score.",
+        ),
+        "live": (
+            "Promised by replay, measured live",
+            "Finalists on prompts that they were not fitted on, every prompt by every one in turn,"
+            " beside the fastest static tree. Static trees ran on prompts of their own, by which"
+            " that one was chosen; policies on the others.",
         ),
         "bias": (
             "The bias of the greedy construction",
@@ -102,7 +109,10 @@ def _page(numbers: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     yield _policy_table(numbers)
+    yield _live_table(numbers)
     for name, (title, text) in TEXTS.items():
+        if name == "live" and not numbers["live"]:
+            continue
         picture = base64.b64encode(draw(name, numbers)).decode()
         yield (
             f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}"
@@ -140,6 +150,25 @@ def _policy_table(numbers: Mapping[str, Any]) -> str:
         for one in numbers["policies"]
     ]
     heads = ["policy", "tokens/s", "tokens a step", "% over static", "95 %", "µs to choose"]
+    return _table(heads, rows)
+
+
+def _live_table(numbers: Mapping[str, Any]) -> str:
+    if not numbers["live"]:
+        return "<p>Nothing was run live, so no policy is recommended."
+    rows = [
+        [
+            finalist_name(one),
+            f"{100 * one['promised'] - 100:+.1f}",
+            f"{100 * one['measured']['value'] - 100:+.1f}",
+            f"{100 * one['measured']['low'] - 100:+.1f} to"
+            f" {100 * one['measured']['high'] - 100:+.1f}",
+            str(one["num_prompts"]),
+        ]
+        for one in numbers["live"][1:]
+    ]
+    best = finalist_name(numbers["live"][0])
+    heads = [f"over {best}", "% promised by replay", "% measured live", "95 %", "prompts"]
     return _table(heads, rows)
 
 

@@ -29,6 +29,11 @@ class Score:
     levels: int
     """Levels of the draft that it is read from"""
 
+    @property
+    def reads_root(self) -> bool:
+        """Whether it is made of the signals of the root."""
+        return self.name == "entropy" or self.name.startswith("p0")
+
 
 def scores(trace: RankTrace) -> dict[str, Score]:
     """Every score that does not depend on what was accepted before, by name (METHOD §1.4).

@@ -58,6 +58,7 @@ def size_options(
     places = true_places(trace, worth, wide.depth)
     accepted = np.stack([accepted_with(places, num) for num in drafts], axis=1)
     seconds = np.array([times.step(num + 1, wide.depth) for num in drafts])
+    seconds += times.look_seconds(reads_root=False, reads_draft=wide.depth > 0)
     best_first = -np.sort(-worth[:, 1 : wide.num_nodes], axis=1)
     sums = np.concatenate([np.zeros((len(worth), 1)), np.cumsum(best_first, axis=1)], axis=1)
     verified = np.array(drafts) + 1

@@ -8,6 +8,7 @@ Dimension key: N starts · K levels · M nodes of the wide tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def fit_staged_accept(trace: RankTrace, times: StepTimes, bank: Sequence[Tree]) 
     """Tables for each level and when to stop; the bank needs the root alone among its trees."""
     known = _path_scores(trace)
     models = tuple(
-        fit_expected(bank_options(trace, bank, times, depth), score)
+        fit_expected(bank_options(trace, bank, times, depth, reads_root=True), score)
         for depth, score in enumerate(known)
     )
     rate = max(model.tokens_per_second for model in models)
@@ -66,14 +67,18 @@ def _bank_stages(
     for depth, (model, score) in enumerate(zip(models, known, strict=True)):
         # What has not been drafted cannot be verified.
         expected = np.where(depths <= depth, expected_accept(model, score.values), -np.inf)
-        sized.append(Sized(bank_options(trace, bank, times, depth), expected))
+        # p0 is read before drafting, whatever is then drafted.
+        options = bank_options(trace, bank, times, depth, reads_root=True)
+        sized.append(Sized(options, expected))
     signals = np.stack([score.values for score in known[:-1]], axis=1)
     return lambda rate: Stages(_most_worth(trace, sized, rate), signals)
 
 
 def _node_stages(trace: RankTrace, times: StepTimes, worth: Floats) -> MakeStages:
     num_levels = trace.wide_tree.depth
-    sized = [size_options(trace, times, worth, depth=depth) for depth in range(num_levels + 1)]
+    # p0 is read before drafting, whatever is then drafted.
+    looking = replace(times, host_seconds=times.host_seconds + times.root_seconds)
+    sized = [size_options(trace, looking, worth, depth=depth) for depth in range(num_levels + 1)]
     depths = np.array(trace.wide_tree.depths)
     root = trace.root_probability.astype(np.float64)
     masses = [worth[:, depths == depth].sum(axis=1) for depth in range(1, num_levels)]

@@ -19,6 +19,7 @@ from entmtp.calibrate.association import associate
 from entmtp.calibrate.banks import for_choosing
 from entmtp.calibrate.compare import Replayed, compare
 from entmtp.calibrate.greedy import grow_all, replay_rollout
+from entmtp.calibrate.live_numbers import live_numbers
 from entmtp.calibrate.pipeline import Calibration
 from entmtp.calibrate.recalibrate import published_frontier, recalibrate
 from entmtp.calibrate.scores import acceptance_average, scores
@@ -69,6 +70,8 @@ def study(made: Calibration) -> Numbers:
             }
             for one in made.rehearsed
         ],
+        "live": live_numbers(bank),
+        "looks": made.table.looks._asdict(),
         "choosers": [one._asdict() for one in _compared(made)],
         "best_static": _judged(made),
         "greedy_bias": _greedy_bias(made.stored.trace),

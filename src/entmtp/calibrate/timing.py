@@ -13,33 +13,41 @@ processor's cache only if the steps just before had as many rows; so a step of a
 tree that is always used takes. How dear a switch is depends on how long ago that number was used,
 and a policy mostly goes to and fro between a few. So a tree's block comes behind one step of the
 next tree, and not long behind one of its own: three numbers are in play.
+
+What a policy looks at has a price, too: the root's signals go over the whole vocabulary, and a
+draft that is looked at is cut. One tree takes steps in three ways in turn: looking at nothing, at
+its root, at a draft of one node more which is then cut off. Only the host's part of such steps
+counts, which is much quieter than the rest.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain as joined
 from itertools import count
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from entmtp.calibrate.latency_table import LatencyTable, Spread, TimedSwitch, TimedTree
+from entmtp.calibrate.latency_table import LatencyTable, Looks
 from entmtp.calibrate.origin import Origin
+from entmtp.calibrate.samples import Sample, Seen, Switch, looks_of
+from entmtp.calibrate.told import WAYS, TakingTurns
 from entmtp.decode.checks import check_count
 from entmtp.engine import Engine, GenerationParams, TokenEvent
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
-from entmtp.scheduler import Selection, Signals, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment, load_average
 from entmtp.trees import ROOT, Tree, chain
 from entmtp.trees.replay import Ranks, best_static_tree
 
+LOOK_SHARE = 0.1
+"""Of the time for steps, as much again for looks"""
+LOOK_NODES = 8
+"""Of the tree that looks are timed with, about"""
 SIZES = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 """Nodes, root included, of the trees that are timed by default."""
 
@@ -56,43 +64,6 @@ class TimingConfig:
     """To spend; every context is visited once whatever it takes"""
     block: int = 3
     """Steps of each tree on end in one visit to a context; the first one is a switch"""
-
-
-class _Sample(NamedTuple):
-    """One step behind another of as many rows."""
-
-    tree: Tree
-    context: int
-    """As asked for"""
-    length: float
-    """As it was"""
-    num_accepted: float
-    draft: float
-    verify: float
-    host: float
-
-    @property
-    def total(self) -> float:
-        return self.draft + self.verify + self.host
-
-
-class _Switch(NamedTuple):
-    """One step behind another of another number of rows."""
-
-    context: int
-    """As asked for"""
-    length: float
-    """As it was"""
-    seconds: float
-    """More than the median of the steps of its block that follow"""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What all visits came to."""
-
-    samples: list[_Sample] = field(default_factory=list)
-    switches: list[_Switch] = field(default_factory=list)
 
 
 def trees_to_time(ranks: Ranks, sizes: Sequence[int] = SIZES) -> list[Tree]:
@@ -122,14 +93,14 @@ def measure_latency(
     check_count("batch_size", config.batch_size, 1, None, "a count from 1 up")
     check_count("block", config.block, 2, None, "a count from 2 up")
     chains = [chain(depth) for depth in range(1, heads.num_draft_heads + 1)]
-    policy = _TakingTurns(list(dict.fromkeys([ROOT, *chains, *trees])))
+    policy = TakingTurns(list(dict.fromkeys([ROOT, *chains, *trees])))
     # Each size is timed as a policy would meet it, not padded to another.
     target.make_room(len(policy.num_rows))
     bench = _Bench(target, heads, texts, policy, config)
     contexts = bench.contexts()
     started = perf_counter()
-    seen = _Seen()
-    bench.visit(contexts[0], 0, _Seen())  # warms up: buffers, kernels, a runtime's copies
+    seen = Seen()
+    bench.visit(contexts[0], 0, Seen())  # warms up: buffers, kernels, a runtime's copies
     for first in count():
         for context in contexts:
             bench.visit(context, first, seen)
@@ -141,31 +112,11 @@ def measure_latency(
         origin=Origin.of(target, heads),
         machine=describe_environment(target) | {"load_average": load_average()},
         batch_size=config.batch_size,
-        accepted_seconds=_accepted_seconds(seen.samples),
-        entries=tuple(_entries(seen.samples)),
-        switches=tuple(_switches(seen.switches)),
+        accepted_seconds=seen.accepted_seconds(),
+        entries=tuple(seen.entries()),
+        switches=tuple(seen.timed_switches()),
+        looks=bench.looks(contexts[0]),
     )
-
-
-class _TakingTurns(TreePolicy):
-    """Whatever tree it is told to use next."""
-
-    name = "taking turns"
-
-    def __init__(self, trees: Sequence[Tree]) -> None:
-        self.trees = tuple(trees)
-        self.next = ROOT
-
-    def begin(self, seed: int) -> Selection:
-        return _Told(self)
-
-
-class _Told(Selection):
-    def __init__(self, policy: _TakingTurns) -> None:
-        self._policy = policy
-
-    def widest(self, signals: Signals) -> Tree:
-        return self._policy.next
 
 
 class _Bench:
@@ -176,7 +127,7 @@ class _Bench:
         target: TargetModel,
         heads: DraftHeads,
         texts: Sequence[Sequence[int]],
-        policy: _TakingTurns,
+        policy: TakingTurns,
         config: TimingConfig,
     ) -> None:
         self._engine = Engine(target, heads, policy, max_batch_size=config.batch_size)
@@ -190,7 +141,8 @@ class _Bench:
     def contexts(self) -> list[int]:
         """Those that leave room for a visit's steps, all of whose drafts may be accepted."""
         longest = [tree.depth + 1 for tree in self._policy.trees]
-        steps = sum(longest) * (self._config.block + 1) + max(longest) + _PREFILLED
+        most_steps = max(sum(longest), len(WAYS) * max(longest))
+        steps = most_steps * (self._config.block + 1) + max(longest) + _PREFILLED
         most = self._engine.target.max_length - steps
         found = sorted({each for each in self._config.contexts if 0 < each <= most})
         if not found:
@@ -200,7 +152,7 @@ class _Bench:
             )
         return found
 
-    def visit(self, context: int, first: int, seen: _Seen) -> None:
+    def visit(self, context: int, first: int, seen: Seen) -> None:
         """Take a block of steps with every tree at one context, each behind a step of the next.
 
         Args:
@@ -220,11 +172,42 @@ class _Bench:
                 self._sample(following, context, requests)
                 block = [self._sample(tree, context, requests) for _ in range(self._config.block)]
                 if tree.num_nodes != following.num_nodes:
-                    seen.switches.append(_switch(block.pop(0), block))
+                    seen.switches.append(Switch.of(block.pop(0), block))
                 seen.samples.extend(block)
         finally:
             for request in requests:
                 engine.forget(request)
+
+    def looks(self, context: int) -> Looks:
+        """Steps with one tree in each way, blocks of them in turn, for a share of the time."""
+        sizes = {abs(tree.num_nodes - LOOK_NODES): tree for tree in self._policy.trees[1:]}
+        whole = self._policy.drafted = sizes[min(sizes)]
+        # The last node is a leaf.
+        tree = Tree.from_paths(whole.paths[1:-1])
+        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+        started, num_visits = perf_counter(), 0
+        while not num_visits or perf_counter() - started < LOOK_SHARE * self._config.seconds:
+            requests = [self._engine.add(prompt, _ENDLESS) for prompt in self._prompts(context)]
+            try:
+                self._policy.next = tree
+                self._engine.step()  # prefill, and a step behind it
+                self._drop(requests)
+                for place in range(len(WAYS)):
+                    way = self._policy.way = WAYS[(num_visits + place) % len(WAYS)]
+                    block = range(self._config.block + 1)
+                    taken = [self._sample(tree, context, requests) for _ in block]
+                    # The first of a block is behind another way.
+                    seconds[way] += [self._looked(one) for one in taken[1:]]
+            finally:
+                self._policy.way = "nothing"
+                for request in requests:
+                    self._engine.forget(request)
+            num_visits += 1
+        return looks_of(seconds)
+
+    def _looked(self, sample: Sample) -> float:
+        """The part of a step that a look is in; on a GPU the parts are not told apart."""
+        return sample.total if self._engine.target.device.type == "cuda" else sample.host
 
     def _prompts(self, context: int) -> Iterator[list[int]]:
         """Another stretch of the text for each sequence and visit, from its beginning on again."""
@@ -233,7 +216,7 @@ class _Bench:
             self._num_visits += 1
             yield [self._ids[(begin + place) % len(self._ids)] for place in range(context)]
 
-    def _sample(self, tree: Tree, context: int, requests: Sequence[int]) -> _Sample:
+    def _sample(self, tree: Tree, context: int, requests: Sequence[int]) -> Sample:
         engine = self._engine
         self._policy.next = tree
         length = float(np.mean(engine.cache_lengths))
@@ -246,7 +229,7 @@ class _Bench:
             # clock say little, the sum is right.
             torch.cuda.synchronize()
             verify, host = perf_counter() - started - draft, 0.0
-        return _Sample(tree, context, length, self._drop(requests), draft, verify, host)
+        return Sample(tree, context, length, self._drop(requests), draft, verify, host)
 
     def _drop(self, requests: Sequence[int]) -> float:
         """Take what happened; drafts that were accepted in the latest step, on average."""
@@ -260,60 +243,3 @@ class _Bench:
 _ENDLESS = GenerationParams(ignore_eos=True)
 _PREFILLED = 2
 """Tokens that a visit's first step says: prefill's, and a plain step's"""
-
-
-def _switch(switch: _Sample, block: Sequence[_Sample]) -> _Switch:
-    usual = float(np.median([one.total for one in block]))
-    return _Switch(switch.context, switch.length, switch.total - usual)
-
-
-def _switches(switches: Sequence[_Switch]) -> Iterator[TimedSwitch]:
-    groups: dict[int, list[_Switch]] = defaultdict(list)
-    for switch in switches:
-        groups[switch.context].append(switch)
-    for group in groups.values():
-        length = round(float(np.mean([one.length for one in group])), 1)
-        yield TimedSwitch(length, len(group), _spread([one.seconds for one in group]))
-
-
-def _entries(samples: Sequence[_Sample]) -> Iterator[TimedTree]:
-    for (_, tree), group in _by_place(samples).items():
-        yield TimedTree(
-            tree=tree,
-            context=round(float(np.mean([one.length for one in group])), 1),
-            num_samples=len(group),
-            num_accepted=round(float(np.mean([one.num_accepted for one in group])), 3),
-            draft=_spread([one.draft for one in group]),
-            verify=_spread([one.verify for one in group]),
-            host=_spread([one.host for one in group]),
-        )
-
-
-def _by_place(samples: Sequence[_Sample]) -> dict[tuple[int, Tree], list[_Sample]]:
-    groups: dict[tuple[int, Tree], list[_Sample]] = defaultdict(list)
-    for sample in samples:
-        groups[sample.context, sample.tree].append(sample)
-    return groups
-
-
-def _spread(seconds: Sequence[float]) -> Spread:
-    return Spread(*(round(float(each), 7) for each in np.quantile(seconds, (0.25, 0.5, 0.75))))
-
-
-def _accepted_seconds(samples: Sequence[_Sample]) -> float:
-    """Least squares through the medians of each count, within each tree and context.
-
-    Never negative; 0 where all steps accept alike.
-    """
-    covariance = variance = 0.0
-    for group in _by_place(samples).values():
-        times: dict[float, list[float]] = defaultdict(list)
-        for one in group:
-            times[one.num_accepted].append(one.total)
-        counts = np.array(list(times))
-        medians = np.array([np.median(each) for each in times.values()])
-        weights = np.array([len(each) for each in times.values()])
-        apart = counts - np.average(counts, weights=weights)
-        covariance += float((weights * apart) @ medians)
-        variance += float((weights * apart) @ apart)
-    return max(0.0, covariance / variance) if variance else 0.0

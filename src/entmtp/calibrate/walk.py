@@ -120,7 +120,12 @@ def halves(trace: RankTrace, seed: int = 0) -> tuple[RankTrace, RankTrace]:
         raise BadInput(
             f"a rank trace of {trace.num_rows} prompts has no halves; calibrate on at least 2"
         )
+    first, second = half_rows(trace, seed)
+    return take_rows(trace, first), take_rows(trace, second)
+
+
+def half_rows(trace: RankTrace, seed: int = 0) -> tuple[list[int], list[int]]:
+    """The rows of the two `halves`, each ascending."""
     order = np.random.default_rng(seed).permutation(trace.num_rows).tolist()
     by_kind = sorted(order, key=lambda row: trace.kinds[row])
-    first, second = sorted(by_kind[::2]), sorted(by_kind[1::2])
-    return take_rows(trace, first), take_rows(trace, second)
+    return sorted(by_kind[::2]), sorted(by_kind[1::2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from entmtp.calibrate.answers import AnswerConfig
+from entmtp.calibrate.live import LiveConfig
+from entmtp.calibrate.live_numbers import finalist_name, live_numbers
 from entmtp.calibrate.pictures import need_matplotlib
 from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
 from entmtp.calibrate.report import check_place, write_report
@@ -27,6 +30,7 @@ from entmtp.decode import Sampling
 from entmtp.decode.checks import check_count
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads
+from entmtp.scheduler import TreeBank
 from entmtp.target.embedded import EMBEDDED
 
 
@@ -74,6 +78,13 @@ class PlaceOptions:
     timing_seconds: Annotated[
         float, typer.Option(help="Time to spend on timing steps; be alone on the machine.")
     ] = TimingConfig.seconds
+    live_seconds: Annotated[
+        float,
+        typer.Option(
+            help="Time for the best policies and static trees to answer prompts in turn: what is"
+            " surely faster is recommended. More time makes surer; 0 recommends a static tree."
+        ),
+    ] = LiveConfig.seconds
 
     def check(self) -> Path | None:
         """The report's page, if one is wanted.
@@ -81,8 +92,12 @@ class PlaceOptions:
         Raises:
             BadInput: a file could not be written, whatever came of the work.
         """
-        if self.timing_seconds < 0:
-            raise BadInput(f"--timing-seconds {self.timing_seconds}: give a number from 0 up")
+        for flag, seconds in (
+            ("--timing-seconds", self.timing_seconds),
+            ("--live-seconds", self.live_seconds),
+        ):
+            if not 0 <= seconds < math.inf:
+                raise BadInput(f"{flag} {seconds}: give a number from 0 up")
         for name, path in (("--out", self.out), ("--work", self.work), ("--report", self.report)):
             if path is None:
                 continue
@@ -110,8 +125,9 @@ def run(
     """Measure prompts and this machine, and write the bank of trees that fits both.
 
     The model answers the prompts; the ranks of what it said under the heads are recorded; steps
-    with trees of many sizes are timed; from these two everything is computed. An interrupted run
-    goes on where it stopped. Be alone on the machine: the times are part of the bank.
+    with trees of many sizes are timed; from these two everything is computed. In the end the best
+    policies and static trees answer prompts in turn, and the clock decides. An interrupted run goes
+    on where it stopped. Be alone on the machine: the times are part of the bank.
     """
     page = places.check()
     folder = locate_heads(_heads(heads, target.model))
@@ -119,7 +135,8 @@ def run(
     model = open_target(target, runtime=target.runtime)
     loaded = open_heads(folder, model)
     timing = TimingConfig(seconds=places.timing_seconds)
-    config = CalibrationConfig(answers, timing, places.work, places.restart)
+    live = LiveConfig(places.live_seconds)
+    config = CalibrationConfig(answers, timing, live, places.work, places.restart)
     with warnings_as_notes(), _bars() as bars:
         made = calibrate(model, loaded, prompts, places.out, config, bars.show)
     if page is not None:
@@ -171,9 +188,26 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
         sure = ""
         if gain.low is not None and gain.high is not None:
             sure = f" ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-        print(f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the best static tree")
+        print(
+            f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the best static tree, by replay"
+        )
+    _tell_live(bank)
     print(f"recommended: {bank.timing.recommended}")
     note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))
+
+
+def _tell_live(bank: TreeBank) -> None:
+    """Each finalist beside the fastest static tree."""
+    if not bank.timing.live:
+        return
+    best, *others = live_numbers(bank)
+    print(f"live, over {finalist_name(best)}:")
+    for one in others:
+        value, low, high = (100 * (one["measured"][key] - 1) for key in ("value", "low", "high"))
+        print(
+            f"  {finalist_name(one):<26} {value:+.1f} % ({low:+.1f} to {high:+.1f}) on"
+            f" {one['num_prompts']} prompts; replay promised {100 * (one['promised'] - 1):+.1f} %"
+        )
 
 
 def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
@@ -188,5 +222,6 @@ def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
         "num_nodes_offered": [tree.num_nodes for tree in bank.offer],
         "oracle_bounds": dict(bank.timing.oracle_bounds),
         "policies": [one.replayed._asdict() for one in made.rehearsed],
+        "live": live_numbers(bank),
         "seconds": made.seconds,
     }

@@ -102,6 +102,21 @@ class HysteresisParameters:
 
 
 @dataclass(frozen=True)
+class Finalist:
+    """A policy, or a static tree, by the wall clock beside the best static tree."""
+
+    policy: str
+    trees: tuple[int, ...]
+    """Of `static` the place of its tree; of other policies none"""
+    promised: float
+    """Tokens a second by replay, as a multiple of the best static tree's"""
+    measured: Interval
+    """The same live: geometric mean of the ratios of single prompts"""
+    num_prompts: int
+    """That both answered"""
+
+
+@dataclass(frozen=True)
 class Timing:
     """What depends on the clock, and so differs a little from run to run."""
 
@@ -123,8 +138,10 @@ class Timing:
     stops: bool
     """Whether it pays to be asked between levels of a draft"""
     recommended: str
-    """The policy to use: one that was surely faster than the best static tree on prompts that it
-    was not fitted on, or else `static`"""
+    """The policy to use: the fastest of those that were surely faster live than the best static
+    tree, on prompts that they were not fitted on, or else `static`"""
+    live: tuple[Finalist, ...]
+    """Who ran for it: the best static tree first. Empty where nothing was run live"""
     oracle_bounds: Mapping[str, float]
     """Tokens a second of choosers that know the future, and of the best static tree"""
 
@@ -133,6 +150,17 @@ def _are_places(places: Sequence[int], num_trees: int) -> bool:
     """Whether they are places of trees, strictly ascending, and at least one."""
     ascend = list(places) == sorted(set(places))
     return bool(places) and ascend and places[0] >= 0 and places[-1] < num_trees
+
+
+def _are_finalists(live: Sequence[Finalist], num_trees: int) -> bool:
+    """Whether each is a static tree or a policy, the first a static tree; or there are none."""
+    for one in live:
+        is_static = one.policy == "static"
+        if one.policy not in RECOMMENDABLE or len(one.trees) != int(is_static):
+            return False
+        if not all(0 <= place < num_trees for place in one.trees):
+            return False
+    return not live or live[0].policy == "static"
 
 
 @dataclass(frozen=True)
@@ -164,7 +192,11 @@ class TreeBank:
             ),
             ("a ladder's places of trees, ascending", _are_places(timing.ladder.trees, num_trees)),
             ("offered places of trees, ascending", _are_places(timing.offered, num_trees)),
-            ("a recommended policy", timing.recommended in RECOMMENDABLE),
+            ("finalists, a static tree first", _are_finalists(timing.live, num_trees)),
+            (
+                "a recommended policy, of the finalists if there are any",
+                timing.recommended in ([one.policy for one in timing.live] or RECOMMENDABLE),
+            ),
             (
                 "small and big places of trees",
                 0 <= timing.hysteresis.small < num_trees and 0 <= timing.hysteresis.big < num_trees,
@@ -195,8 +227,12 @@ class TreeBank:
 
     @property
     def best_static(self) -> Tree:
-        """EntMTP*: the chosen tree of most tokens a second, which is the last."""
-        return self.bank[-1]
+        """EntMTP*: the tree of most tokens a second, live if that was tried.
+
+        Else the last of those chosen, as predicted.
+        """
+        live = self.timing.live
+        return self.trees[live[0].trees[0]].tree if live else self.bank[-1]
 
     def check_made_for(self, made_for: MadeFor, where: str = "the bank") -> None:
         """Refuse to serve what the bank was not made for.

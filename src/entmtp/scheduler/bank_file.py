@@ -21,10 +21,11 @@ from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
 
-SCHEMA_VERSION = 2
-_READABLE = (1, SCHEMA_VERSION)
-_ABSENT = {"switch_seconds": 0.0}
-"""What version 1 lacks, and what that means: it took switches for free"""
+SCHEMA_VERSION = 3
+_READABLE = (1, 2, SCHEMA_VERSION)
+_ABSENT = {"switch_seconds": 0.0, "root_seconds": 0.0, "read_seconds": 0.0, "live": []}
+"""What older versions lack, and what that means: version 1 took switches for free, version 2 looks
+too, and nothing was run live"""
 MAX_CHARACTERS = 20_000_000
 _REMEDY = "make it again with `entmtp calibrate`"
 _BROKEN = (OSError, ValueError, TypeError, RecursionError, TreeError, BadInput, ArtefactError)

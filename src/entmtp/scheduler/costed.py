@@ -30,13 +30,21 @@ class CostedPolicy(TreePolicy):
     """Keeps what its sequences share: costs, how to adapt, and what was learnt if they share it."""
 
     def __init__(
-        self, trees: Sequence[Tree], times: Times, rate: float, adaptation: Adaptation, kinds: int
+        self,
+        trees: Sequence[Tree],
+        times: Times,
+        rate: float,
+        adaptation: Adaptation,
+        kinds: int,
+        *,
+        reads_root: bool = False,
     ) -> None:
         """
         Args:
             trees: all that may be drafted; the last one holds all others.
             rate: tokens a second, as calibrated.
             kinds: of predictions that are corrected apart.
+            reads_root: whether the root's signals are read in each step.
 
         Raises:
             BadInput: times do not reach as deep as the trees, or the rate is not above 0.
@@ -44,7 +52,7 @@ class CostedPolicy(TreePolicy):
         if not trees:
             raise BadInput(f"policy {self.name} has no trees; give at least one")
         self.trees = tuple(trees)
-        self.costs = Costs(times, self.trees)
+        self.costs = Costs(times, self.trees, reads_root=reads_root)
         self.adaptation = adaptation
         self._rate, self._kinds = rate, kinds
         self._depth = max(tree.depth for tree in self.trees)

@@ -60,9 +60,6 @@ class ThroughputPolicy(CostedPolicy):
             BadInput: lengths do not fit, or there is no such score.
         """
         bank = [tree for tree in trees if tree.depth]
-        super().__init__(
-            (*bank, union((ROOT, *bank))), times, rate, adaptation or Adaptation(), len(bank)
-        )
         lengths = [len(stage.by_tree) for stage in stages]
         if not bank or len(stages) < 2 or set(lengths) != {len(trees)}:
             raise BadInput(
@@ -75,12 +72,21 @@ class ThroughputPolicy(CostedPolicy):
                 f" {', '.join(BEFORE_DRAFTING)}"
             )
         self.bank = tuple(bank)
-        self.union = self.trees[-1]
+        self.union = union((ROOT, *bank))
+        self.scores = tuple(score_of_draft(stage.score, self.union) for stage in stages)
+        self.reads_root = any(score.reads_root for score in self.scores)
+        super().__init__(
+            (*bank, self.union),
+            times,
+            rate,
+            adaptation or Adaptation(),
+            len(bank),
+            reads_root=self.reads_root,
+        )
         self.acceptance = tuple(
             Columns([table for table, tree in zip(stage.by_tree, trees, strict=True) if tree.depth])
             for stage in stages
         )
-        self.scores = tuple(score_of_draft(stage.score, self.union) for stage in stages)
 
     @property
     def num_rows(self) -> frozenset[int]:
@@ -103,7 +109,7 @@ class _Throughput(Costed):
         self._history = History()
         self._sizes = [tree.num_nodes for tree in policy.bank]
         self._depths = [tree.depth for tree in policy.bank]
-        self.reads_root = any(score.reads_root for score in policy.scores)
+        self.reads_root = policy.reads_root
         self.stops_draft = len(policy.acceptance) > 2
         self._taken: tuple[int, float] | None = None
         """Which tree of the bank, and the drafts that its table promised"""

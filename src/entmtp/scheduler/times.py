@@ -4,7 +4,9 @@ Knows: times by rows, levels and context. Does not know: models, who measured, a
 
 Times are those of a step behind others with as many rows. One behind a step with another number of
 rows, a *switch*, takes longer by `switch_seconds`: a runtime has a copy of its own for each number,
-and what the last step read is not what this one needs.
+and what the last step read is not what this one needs. One of a policy that looks at something
+takes longer by what the look costs (`look_seconds`); plain decoding and static trees look at
+nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ class StepTimes:
     depth; empty where it takes no longer"""
     switch_seconds: float = 0.0
     """What a step takes longer behind one that verified another number of rows"""
+    root_seconds: float = 0.0
+    """What any step takes longer for a policy that reads its root's signals"""
+    read_seconds: float = 0.0
+    """What a step that drafts takes longer for a policy that reads the draft and cuts it"""
 
     def __post_init__(self) -> None:
         is_right = (
@@ -50,7 +56,7 @@ class StepTimes:
             and self.draft_seconds[:1] == (0.0,)
             and len(self.width_seconds) in (0, len(self.rows))
             and min(self.host_seconds, *self.verify_seconds, *self.draft_seconds) >= 0
-            and self.switch_seconds >= 0
+            and min(self.switch_seconds, self.root_seconds, self.read_seconds) >= 0
         )
         if not is_right:
             raise BadInput(
@@ -73,6 +79,10 @@ class StepTimes:
         It is no switch.
         """
         return self.verify(rows) + self.draft(rows, depth) + self.host_seconds
+
+    def look_seconds(self, *, reads_root: bool, reads_draft: bool) -> float:
+        """Of a step's looks. Who reads the draft pays for it only where something is drafted."""
+        return self.root_seconds * reads_root + self.read_seconds * reads_draft
 
     def _at(self, rows: int, seconds: Sequence[float]) -> float:
         for place in range(1, len(self.rows)):
@@ -103,13 +113,15 @@ class Costs:
     """Times of the sizes that a policy uses, looked up instead of computed.
 
     `verify[length][rows]` and `draft[length][levels]`, where `length` is a place in `Times`. What
-    is drafted is the last of the trees, level by level: wide levels take longer than one path.
+    is drafted is the last of the trees, level by level: wide levels take longer than one path. What
+    looking costs is in them: of the draft in `draft`, of the root in `host`.
     """
 
-    def __init__(self, times: Times, trees: Sequence[Tree]) -> None:
+    def __init__(self, times: Times, trees: Sequence[Tree], *, reads_root: bool = False) -> None:
         """
         Args:
             trees: all that may be verified, and last what is drafted of them.
+            reads_root: whether the policy does so in each step.
 
         Raises:
             BadInput: there is no table, or one does not reach as deep as the trees.
@@ -130,8 +142,11 @@ class Costs:
         self.times = [one.times for one in times]
         self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
         levels = [trees[-1].truncate(d).num_nodes for d in range(trees[-1].depth + 1)]
-        self.draft = [[one.draft(rows, d) for d, rows in enumerate(levels)] for one in self.times]
-        self.host = [one.host_seconds for one in self.times]
+        self.draft = [
+            [one.draft(rows, d) + one.read_seconds * (d > 0) for d, rows in enumerate(levels)]
+            for one in self.times
+        ]
+        self.host = [one.host_seconds + one.root_seconds * reads_root for one in self.times]
         self.switch = [one.switch_seconds for one in self.times]
         self._in_company: dict[tuple[int, int, int], Sequence[float]] = {}
         self.plain_seconds = self.times[0].step(1, 0)

@@ -9,7 +9,7 @@ rotates from prompt to prompt. Only ratios within a prompt are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -98,19 +98,31 @@ def measure(
     on_run: Callable[[Run], None] = lambda run: None,
 ) -> Runs:
     """Run every task with every method; a warm-up of each method comes first and is not counted."""
+    warm_up(methods, tasks[0], params)
+    runs: dict[str, list[Run]] = {method.name: [] for method in methods}
+    for index, task in enumerate(tasks):
+        for run in run_in_turn(methods, task, params, index):
+            runs[run.method].append(run)
+            on_run(run)
+    return runs
+
+
+def warm_up(methods: Sequence[Method], task: Task, params: GenerationParams) -> None:
+    """Let each method say a few tokens, so that none pays for being first."""
     names = [method.name for method in methods]
     assert len(set(names)) == len(names), "methods have one name each"
     short = WARM_UP_TOKENS if params.max_tokens is None else min(params.max_tokens, WARM_UP_TOKENS)
     for method in methods:
-        run_task(method, tasks[0], replace(params, max_tokens=short))
-    runs: dict[str, list[Run]] = {name: [] for name in names}
-    for index, task in enumerate(tasks):
-        first = index % len(methods)
-        for method in (*methods[first:], *methods[:first]):
-            run = run_task(method, task, params)
-            runs[method.name].append(run)
-            on_run(run)
-    return runs
+        run_task(method, task, replace(params, max_tokens=short))
+
+
+def run_in_turn(
+    methods: Sequence[Method], task: Task, params: GenerationParams, index: int
+) -> Iterator[Run]:
+    """One task by every method, as the runs end; which one begins rotates with the task's index."""
+    first = index % len(methods)
+    for method in (*methods[first:], *methods[:first]):
+        yield run_task(method, task, params)
 
 
 def run_task(method: Method, task: Task, params: GenerationParams) -> Run:

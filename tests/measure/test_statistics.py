@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entmtp.bench.statistics import geometric_mean_interval, median_interval, student_quantile
+from entmtp.measure.statistics import geometric_mean_interval, median_interval, student_quantile
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,180 @@
+"""Who runs for a bank's recommendation, and who has won, from times of whole answers.
+
+Knows: predictions, rehearsals, times that somebody measured. Does not know: engines, clocks, files.
+
+Finalists are a few static trees that replay can hardly tell apart, and each policy that it does not
+say to be surely slower than the best of them. First the static trees run alone, on a part of the
+prompts, and the fastest is chosen. What counts is the time of its steps there, and what it accepts
+on all prompts, which a replay knows exactly. Then that tree and the policies answer all other
+prompts. So the tree's own time in the comparison is none that it was chosen by: of several trees
+that are alike, the luckiest would look faster than it is (the winner's curse).
+
+A policy answers only prompts that its bank was not fitted on. Static trees are of the bank of all
+prompts; if that favours anyone, it favours them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from entmtp.calibrate.assemble import Candidates
+from entmtp.calibrate.rehearse import BASELINE, Rehearsed
+from entmtp.measure.statistics import geometric_mean_interval
+from entmtp.scheduler.bank import Finalist, Interval
+
+MAX_STATICS = 4
+"""Static trees that run"""
+CLOSE = 0.03
+"""Of the best one's tokens a second: step times are not right to less"""
+MIN_ROUNDS = 4
+"""Prompts below which nothing is said of how a policy compares"""
+
+
+class Answered(NamedTuple):
+    """One prompt answered by one finalist, behind its first token."""
+
+    seconds: float
+    num_tokens: int
+    num_steps: int
+
+
+Round = Mapping[str, Answered]
+"""One prompt, answered by each finalist under its name."""
+
+
+class Rounds(NamedTuple):
+    """What was measured."""
+
+    choosing: Sequence[Round]
+    """Static trees alone"""
+    comparing: Sequence[Round]
+    """The chosen one and the policies, on other prompts"""
+
+
+class Finalists(NamedTuple):
+    """Who runs."""
+
+    statics: tuple[int, ...]
+    """Places of trees; the first is the best as predicted"""
+    policies: tuple[str, ...]
+
+
+def static_name(place: int) -> str:
+    """What a static tree is called among the finalists."""
+    return f"{BASELINE} {place}"
+
+
+def find_finalists(candidates: Candidates, rehearsed: Sequence[Rehearsed]) -> Finalists:
+    """The best static trees by replay, and the policies that are not surely slower."""
+    policies = [
+        one.replayed.name
+        for one in rehearsed
+        if one.replayed.name != BASELINE and not one.is_surely_slower
+    ]
+    return Finalists(_statics(candidates), tuple(policies))
+
+
+def _statics(candidates: Candidates) -> tuple[int, ...]:
+    """The best one, and the fastest ones of other sizes or depths that may be as fast.
+
+    Those that it is not surely faster than, by the rows; and those that are so close that step
+    times, which no interval here counts as doubtful, may have it wrong.
+    """
+    evaluation, best = candidates.evaluation, candidates.offer.chosen[-1]
+    rates = [one.tokens_per_second for one in evaluation.predictions]
+    kept = {_shape(candidates, best): best}
+    for place in sorted(range(len(rates)), key=lambda place: -rates[place]):
+        is_close = rates[place] > (1 - CLOSE) * rates[best]
+        if is_close or not evaluation.is_surely_faster(best, place):
+            kept.setdefault(_shape(candidates, place), place)
+    return tuple(kept.values())[:MAX_STATICS]
+
+
+def _shape(candidates: Candidates, place: int) -> tuple[int, int]:
+    """Trees of one shape take the same time; which accepts more, replay knows."""
+    tree = candidates.trees[place]
+    return tree.num_nodes, tree.depth
+
+
+def choose_static(
+    statics: Sequence[int], lengths: Mapping[int, float], choosing: Sequence[Round]
+) -> int:
+    """The place of the fastest static tree; the first one where nothing was measured.
+
+    Args:
+        lengths: tokens a step of each tree on all prompts.
+        choosing: prompts that all of them have answered.
+    """
+    usable = [round_ for round_ in choosing if all(one.num_steps for one in round_.values())]
+    if not usable:
+        return statics[0]
+
+    def rate(place: int) -> float:
+        answers = [round_[static_name(place)] for round_ in usable]
+        seconds = [np.log(one.seconds / one.num_steps) for one in answers]
+        return float(np.log(lengths[place]) - np.mean(seconds))
+
+    return max(statics, key=rate)
+
+
+def conclude(
+    finalists: Finalists,
+    static: int,
+    rounds: Rounds,
+    promised: Mapping[str, float],
+) -> tuple[Finalist, ...]:
+    """The finalists with their ratios to the chosen static tree, which comes first.
+
+    Nothing where it has too few prompts in common with the policies.
+
+    Args:
+        static: the place of the chosen tree.
+        promised: tokens a second by replay of every finalist.
+    """
+    name = static_name(static)
+    others = [place for place in finalists.statics if place != static]
+    found = [_against(name, static_name(place), rounds.choosing) for place in others]
+    rivals = [_against(name, policy, rounds.comparing) for policy in finalists.policies]
+    num_prompts = len(rounds.comparing if finalists.policies else rounds.choosing)
+    if num_prompts < MIN_ROUNDS:
+        return ()
+    whole = [
+        Finalist(BASELINE, (static,), 1.0, Interval(1.0, 1.0, 1.0), num_prompts),
+        *(
+            Finalist(BASELINE, (place,), promised[static_name(place)] / promised[name], *one)
+            for place, one in zip(others, found, strict=True)
+            if one is not None
+        ),
+        *(
+            Finalist(policy, (), promised[policy] / promised[name], *one)
+            for policy, one in zip(finalists.policies, rivals, strict=True)
+            if one is not None
+        ),
+    ]
+    return tuple(whole)
+
+
+def _against(base: str, name: str, rounds: Sequence[Round]) -> tuple[Interval, int] | None:
+    """Ratio of tokens a second on the prompts that both answered; None of fewer than two."""
+    ratios = [
+        (_rate(round_[name]) / _rate(round_[base]))
+        for round_ in rounds
+        if round_[name].num_tokens and round_[base].num_tokens
+    ]
+    middle, low, high = geometric_mean_interval(ratios)
+    if middle is None or low is None or high is None:
+        return None
+    return Interval(middle, low, high), len(ratios)
+
+
+def _rate(answered: Answered) -> float:
+    return answered.num_tokens / answered.seconds
+
+
+def recommend(live: Sequence[Finalist]) -> str:
+    """The fastest policy whose interval over the best static tree lies above 1; else `static`."""
+    sure = [one for one in live if one.policy != BASELINE and one.measured.low > 1.0]
+    return max(sure, key=lambda one: one.measured.value).policy if sure else BASELINE

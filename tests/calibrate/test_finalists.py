@@ -1,0 +1,136 @@
+"""Who runs for a recommendation, and who has won: pure functions of predictions and times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import pytest
+
+from entmtp.calibrate.assemble import Candidates
+from entmtp.calibrate.compare import Replayed
+from entmtp.calibrate.finalists import (
+    CLOSE,
+    MAX_STATICS,
+    Answered,
+    Finalists,
+    Round,
+    Rounds,
+    choose_static,
+    conclude,
+    find_finalists,
+    recommend,
+)
+from entmtp.calibrate.rehearse import Rehearsed
+from entmtp.scheduler.bank import Finalist, Interval
+from made_traces import RISING, by_chance
+
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+def rehearsed(name: str, low: float | None, high: float | None) -> Rehearsed:
+    return Rehearsed(Replayed(name, "", 1.0, 0.0, low, high), 2.0, 0.0, {})
+
+
+@lru_cache
+def candidates() -> Candidates:
+    return Candidates.of(by_chance(24, 60), RISING, 0)
+
+
+def test_finalists_are_what_replay_does_not_rule_out() -> None:
+    found = find_finalists(
+        candidates(),
+        [
+            rehearsed("static", 0.0, 0.0),
+            rehearsed("ladder", 0.0, 0.0),  # the static tree by another name
+            rehearsed("hysteresis", -0.05, -0.01),
+            rehearsed("throughput", -0.05, 0.01),
+            rehearsed("per-step", None, None),
+        ],
+    )
+    assert found.policies == ("throughput", "per-step")
+    best = candidates().offer.chosen[-1]
+    assert found.statics[0] == best
+    assert 1 < len(set(found.statics)) == len(found.statics) <= MAX_STATICS
+    shapes = {(candidates().trees[p].num_nodes, candidates().trees[p].depth) for p in found.statics}
+    assert len(shapes) == len(found.statics)
+    evaluation = candidates().evaluation
+    rates = [one.tokens_per_second for one in evaluation.predictions]
+    for place in found.statics[1:]:
+        is_close = rates[place] > (1 - CLOSE) * rates[best]
+        assert is_close or not evaluation.is_surely_faster(best, place)
+
+
+def steps(seconds: float, count: int = 10, tokens: int = 20) -> Answered:
+    """An answer whose steps take so long each."""
+    return Answered(seconds * count, tokens, count)
+
+
+def test_the_static_tree_of_most_tokens_by_length_on_all_and_time_live_is_chosen() -> None:
+    # The second one's steps take 5 % longer and say 10 % more; on these prompts it said less.
+    rounds: list[Round] = [
+        {"static 3": steps(pace), "static 5": steps(1.05 * pace, count=15)} for pace in (1, 2, 30)
+    ]
+    assert choose_static((3, 5), {3: 2.0, 5: 2.2}, rounds) == 5
+    assert choose_static((3, 5), {3: 2.0, 5: 2.05}, rounds) == 3
+    assert choose_static((3, 5), {3: 2.0, 5: 9.0}, []) == 3, "nothing was measured"
+    nothing: Round = {"static 3": Answered(0.0, 0, 0), "static 5": Answered(0.0, 0, 0)}
+    assert choose_static((3, 5), {3: 2.0, 5: 9.0}, [nothing]) == 3
+    assert choose_static((3, 5), {3: 2.0, 5: 2.2}, [nothing, *rounds]) == 5
+
+
+def compared(*ratios: float) -> list[Round]:
+    """Prompts that are each other's equal in nothing but the ratio."""
+    return [
+        {"static 3": Answered(pace, 20, 9), "throughput": Answered(pace / ratio, 20, 8)}
+        for pace, ratio in enumerate(ratios, start=1)
+    ]
+
+
+PROMISED = {"static 3": 50.0, "static 5": 51.0, "throughput": 55.0}
+
+
+def test_ratios_are_of_single_prompts() -> None:
+    choosing: Sequence[Round] = [
+        {"static 3": steps(1.0), "static 5": steps(1.25)} for _ in range(3)
+    ]
+    rounds = Rounds(choosing, compared(1.1, 1.1, 1.1, 1.1))
+    live = conclude(Finalists((5, 3), ("throughput",)), 3, rounds, PROMISED)
+    best, other, policy = live
+    assert (best.policy, best.trees, best.measured, best.num_prompts) == ("static", (3,), ONE, 4)
+    assert (other.policy, other.trees, other.num_prompts) == ("static", (5,), 3)
+    assert other.measured == pytest.approx((0.8, 0.8, 0.8))
+    assert other.promised == pytest.approx(1.02)
+    assert (policy.policy, policy.trees, policy.num_prompts) == ("throughput", (), 4)
+    assert policy.measured == pytest.approx((1.1, 1.1, 1.1))
+    assert policy.promised == pytest.approx(1.1)
+
+
+def test_of_few_prompts_nothing_is_said() -> None:
+    finalists = Finalists((3,), ("throughput",))
+    assert conclude(finalists, 3, Rounds([], compared(1.1, 1.2, 1.3)), PROMISED) == ()
+    # An answer of one token has no time behind it.
+    short: Round = {"static 3": Answered(0.0, 0, 0), "throughput": Answered(0.0, 0, 0)}
+    rounds = Rounds([], [short, *compared(1.1, 1.2, 1.3, 1.1)])
+    assert conclude(finalists, 3, rounds, PROMISED)[1].num_prompts == 4
+
+
+def test_static_trees_alone_are_ranked_too() -> None:
+    rounds: Sequence[Round] = [{"static 3": steps(1.0), "static 5": steps(0.5)} for _ in range(5)]
+    live = conclude(Finalists((3, 5), ()), 5, Rounds(rounds, []), PROMISED)
+    assert [one.trees for one in live] == [(5,), (3,)]
+    assert live[1].measured.value == pytest.approx(0.5)
+    assert recommend(live) == "static"
+
+
+def test_only_what_is_surely_faster_live_is_recommended() -> None:
+    def of(policy: str, value: float, low: float, promised: float = 1.5) -> Finalist:
+        return Finalist(policy, (), promised, Interval(value, low, 2 * value - low), 12)
+
+    static = Finalist("static", (3,), 1.0, ONE, 12)
+    faster_tree = Finalist("static", (5,), 1.0, Interval(1.1, 1.05, 1.2), 5)
+    doubtful = [static, faster_tree, of("ladder", 1.2, 0.99), of("per-step", 1.3, 1.0)]
+    assert recommend(doubtful) == "static"
+    sure = [*doubtful, of("hysteresis", 1.02, 1.001), of("throughput", 1.04, 1.01, 0.9)]
+    assert recommend(sure) == "throughput", "whatever was promised"
+    assert recommend(()) == "static"
