@@ -32,7 +32,7 @@ from entmtp.target.environment import describe_environment, load_average
 from entmtp.target.load import load_target
 from entmtp.trees import ROOT, Tree, tree_buffers
 
-RUNS = ("openvino:int8", "openvino:bfloat16", "eager:bfloat16")
+RUNS = ("native:int8", "openvino:int8", "eager:bfloat16")
 CONTEXTS = (512, 1024, 2048, 4096, 8000)
 BATCHES = (1, 2, 4, 8, 16)
 NUM_KEPT = 2

@@ -1,6 +1,6 @@
 """From the start of `entmtp generate` in a fresh process to the first token on its output.
 
-    .venv/bin/python benchmarks/first_token.py --runtime openvino --dtype int8 --out RESULT.json
+    .venv/bin/python benchmarks/first_token.py --runtime native --dtype int8 --out RESULT.json
 
 Three states of the cache, several times each, in turn:
 
@@ -98,7 +98,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--runtime", default="openvino")
+    parser.add_argument("--runtime", default="native")
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--flags", default="", help="more flags of `entmtp generate`, in one text")
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,6 +1,6 @@
 """Thousands of steps, another tree in each: does any take far longer, does memory grow?
 
-    .venv/bin/python benchmarks/long_run.py --runtime openvino --dtype int8 --out RESULT.json
+    .venv/bin/python benchmarks/long_run.py --runtime native --dtype int8 --out RESULT.json
 
 One sequence at a time answers packaged prompts, ends of text passed over. A policy draws each
 step's tree from a bank of eight of the heads' own, never the same twice running. Timed is
@@ -104,7 +104,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--runtime", default="openvino")
+    parser.add_argument("--runtime", default="native")
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--heads", default="hydra")
     parser.add_argument("--prompts", nargs="+", default=["packaged"])

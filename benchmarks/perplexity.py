@@ -24,7 +24,10 @@ from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment
 from entmtp.target.load import load_target
 
-RUNS = ("eager:float32", "eager:bfloat16", "openvino:float32", "openvino:bfloat16", "openvino:int8")
+RUNS = (
+    *("eager:float32", "eager:bfloat16"),
+    *("openvino:float32", "openvino:bfloat16", "openvino:int8", "native:int8"),
+)
 NUM_RESAMPLES = 2000
 
 

@@ -36,7 +36,7 @@ from entmtp.scheduler import StaticPolicy
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment, load_average
 
-RUNS = ("openvino:int8", "openvino:bfloat16", "eager:bfloat16")
+RUNS = ("native:int8", "openvino:int8", "openvino:bfloat16", "eager:bfloat16")
 TREE = "tree of random heads"
 NUM_DRAFT_HEADS, DRAFT_VOCAB_SIZE = 4, 8192
 

@@ -27,7 +27,10 @@ from entmtp.target.load import load_target
 from entmtp.target.masks import causal_among
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-RUNS = ("eager:float32", "eager:bfloat16", "openvino:float32", "openvino:bfloat16", "openvino:int8")
+RUNS = (
+    *("eager:float32", "eager:bfloat16", "compiled:bfloat16", "compiled:int8"),
+    *("openvino:float32", "openvino:bfloat16", "openvino:int8", "native:int8"),
+)
 
 
 class Timed:

@@ -1,6 +1,6 @@
 """llama.cpp's plain decoding of the same file against ours, prompt by prompt in turn.
 
-    .venv/bin/python benchmarks/peers/llama_cpp.py --runtime openvino --dtype int8 \\
+    .venv/bin/python benchmarks/peers/llama_cpp.py --runtime native --dtype int8 \\
         --prompts HUMANEVAL GSM8K MT_BENCH --out RESULT.json
 
 Three sides answer every prompt, greedily, on the same threads: our plain decoding, our heads with
@@ -91,7 +91,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--gguf", type=Path, help="llama.cpp's file; that of an embedded model")
-    parser.add_argument("--runtime", default="openvino")
+    parser.add_argument("--runtime", default="native")
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--heads", default="hydra")
     parser.add_argument("--prompts", nargs="+", default=["packaged"])
