@@ -125,9 +125,10 @@ def test_finished_blocks_have_memory_and_nothing_else_does() -> None:
     assert cache.capacity == BLOCK_SIZE
     cache.advance([2 * BLOCK_SIZE + 3, 0])
     assert cache.capacity == 3 * BLOCK_SIZE
-    seen = cache.visibility(torch.ones(2, 3, 3, dtype=torch.bool), torch.tensor([[387], [127]]) + 1)
+    positions = torch.tensor([3 * [388], 3 * [128]])
+    seen = cache.visibility(torch.ones(2, 3, 3, dtype=torch.bool), positions)
     assert (seen.unfinished.flatten(1) == 0).tolist() == [3 * [True], 3 * [False]]
-    assert seen.inside.flatten(1).tolist() == [[1.0], [0.0]]
+    assert seen.inside.flatten(1).tolist() == [3 * [1.0], 3 * [0.0]]
     assert (seen.mask[:, 0, 0] == 0).sum(-1).tolist() == [3 + 3, 5 + 3]
     cache.truncate(0, 7)
     assert cache.capacity == 0

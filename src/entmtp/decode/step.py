@@ -25,6 +25,9 @@ def verify(
 
     The cache then holds T uncommitted rows behind each sequence.
     """
-    lengths = torch.tensor(cache.lengths, device=draft_ids.device)
-    positions = lengths[:, None] + buffers.depths
+    lengths = cache.lengths
+    if len(lengths) == 1:
+        positions = buffers.depths + lengths[0]
+    else:
+        positions = torch.tensor(lengths, device=draft_ids.device)[:, None] + buffers.depths
     return target.forward(draft_ids, positions, buffers.mask, cache)

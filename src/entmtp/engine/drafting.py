@@ -37,20 +37,20 @@ class Drafter:
 
     def __call__(
         self,
-        contexts: Sequence[torch.Tensor],  # [H] of each sequence; none without heads
+        context: torch.Tensor | None,  # [B, H]; none without heads
         root_ids: torch.Tensor,  # [B]
         choices: Sequence[StepChoice],
     ) -> DraftedTrees:
         widest = [choice.widest for choice in choices]
         buffers = self._buffers(widest, root_ids.device)
-        if self._heads is None or buffers.depth == 0:
+        if self._heads is None or context is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, [*widest], 0.0)
         for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
         started = perf_counter()
         draft = self._begin(root_ids, buffers)
-        log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
+        log_probs = self._fill(draft, context, buffers, choices)
         seconds = perf_counter() - started
         cut = self._cut(draft, buffers, choices, log_probs)
         return cut._replace(heads_seconds=seconds)

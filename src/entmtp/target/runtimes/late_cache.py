@@ -79,10 +79,11 @@ class LateCache(KVCache):
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
             aim = slice(length, length + count)
-            source = slice(count) if slots is None else slots[row, :count]
+            # The root is the first row.
+            source = slice(count) if slots is None or count == 1 else slots[row, :count]
             for store, offered in zip(self._allocation.stores.values(), self._offered, strict=True):
                 for tensor, new in zip(store, offered, strict=True):
-                    tensor[:, self._rows[row], :, aim] = new[:, row][:, :, source]
+                    tensor[:, self._rows[row], :, aim] = new[:, row, :, source]
             self._allocation.lengths[self._rows[row]] += count
 
     def truncate(self, row: int, length: int) -> None:
