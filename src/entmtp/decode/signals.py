@@ -45,7 +45,11 @@ def copy_to_host(
     logits: torch.Tensor | None,  # [B, V]
 ) -> tuple[list[list[int]], list[RootSignals]]:
     """Ids, and the root signals of logits if there are any, in one copy from the device."""
-    return unpacked(packed(ids, logits).cpu(), logits is not None)
+    if ids.device.type != "cpu":
+        return unpacked(packed(ids, logits).cpu(), logits is not None)
+    if logits is None:
+        return unpacked(ids, False)
+    return ids.tolist(), [RootSignals(*row) for row in root_signals(logits).tolist()]
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

@@ -25,7 +25,7 @@ from entmtp.decode import (
     Sampler,
     TokenLogprob,
     copy_to_host,
-    verify,
+    node_positions,
 )
 from entmtp.decode.logprobs import Logprobs
 from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
@@ -152,15 +152,15 @@ class Batch:
         cache = self._cache.view(0, self.size)
         draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
-        hidden = verify(self._target, cache, draft.ids, draft.buffers)
+        positions = node_positions(cache.lengths, draft.buffers)
+        hidden = self._target.forward(draft.ids, positions, draft.buffers.mask, cache)
         verified = perf_counter()
         logits = _Timed(self._target.logits)
-        first = torch.tensor([length + 1 for length in cache.lengths], device=device)
         history = history_of(self._sampler, self._rows, device)
         draw = Draw(
             logits,
             self._sampler,
-            first,
+            positions[:, 0] + 1,
             history,
             self._num_logprobs,
             self._target.rows_at_once,

@@ -89,10 +89,11 @@ class Drafter:
             return DraftedTrees(draft.ids, buffers, parts, 0.0)
         cut = self._buffers(trees, draft.ids.device)
         # Slots are node ids; the root's stands in for padding.
-        places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
-        for row, tree, choice in zip(places, trees, choices, strict=True):
-            row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
-        ids = draft.ids.gather(1, places.to(draft.ids.device))
+        places = [
+            [*places_in(choice.widest, tree), *[0] * (cut.num_slots - tree.num_nodes)]
+            for tree, choice in zip(trees, choices, strict=True)
+        ]
+        ids = draft.ids.gather(1, torch.tensor(places).to(draft.ids.device))
         return DraftedTrees(ids, cut, parts, 0.0)
 
     def _cut_parts(

@@ -60,6 +60,7 @@ class _OpenVinoKernels(HeadKernels):
     def __init__(self, heads: DraftHeads, number_format: str, progress: Progress) -> None:
         self._num_rows = heads.num_draft_heads + 1
         self._among = causal_among(1, self._num_rows, torch.device("cpu"))
+        self._offsets = torch.arange(self._num_rows)
         source = {
             "number_format": number_format,
             "weights": hash_of_tensors(heads.state_dict() | _rows_of_target(heads)),
@@ -134,11 +135,13 @@ class _OpenVinoKernels(HeadKernels):
         assert self._prefix is not None, "these heads have no prefix layer"
         wanted = hidden.shape[1]
         # One size for whatever a step has accepted: a lane is made for it.
-        hidden = pad(hidden.float(), (0, 0, 0, max(0, self._num_rows - wanted)))
+        hidden = _at_least(hidden.float(), self._num_rows)
         batch, rows, _ = hidden.shape
-        positions = torch.tensor([list(range(n, n + rows)) for n in cache.lengths])
-        is_usual = (batch, rows) == (1, self._num_rows)
-        among = self._among if is_usual else causal_among(batch, rows, hidden.device)
+        if (batch, rows) == (1, self._num_rows):
+            positions, among = self._offsets[None] + cache.length, self._among
+        else:
+            positions = torch.tensor(cache.lengths)[:, None] + torch.arange(rows)
+            among = causal_among(batch, rows, hidden.device)
         shape = self._layout[0]
         front = (1, batch, shape.num_kv_heads, rows)
         lane = self._prefix.lane(*hidden.shape)
@@ -149,7 +152,7 @@ class _OpenVinoKernels(HeadKernels):
         lane.run(inputs, (contexts, keys, values), cache.memory())
         cache.offer([(keys, values)])
         cache.advance(counts)
-        return contexts[:, :wanted].clone()
+        return torch.empty_like(contexts[:, :wanted]).copy_(contexts[:, :wanted])
 
     def _prefix_shapes(self, sizes: Sequence[int]) -> list[list[int]]:
         batch, rows, hidden_size = sizes
@@ -162,6 +165,13 @@ class _OpenVinoKernels(HeadKernels):
             [*past, shape.key_dim],
             [*past, shape.value_dim],
         ]
+
+
+def _at_least(hidden: torch.Tensor, rows: int) -> torch.Tensor:
+    """`[B, A, H]` with so many rows, if there are fewer; those are not looked at."""
+    if hidden.shape[1] == 1:
+        return hidden.expand(-1, rows, -1)
+    return pad(hidden, (0, 0, 0, max(0, rows - hidden.shape[1])))
 
 
 def _rows_of_target(heads: DraftHeads) -> dict[str, torch.Tensor]:

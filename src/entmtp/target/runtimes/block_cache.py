@@ -38,6 +38,14 @@ class Visibility(NamedTuple):
     """1 for a new row whose position is in the tail's block, else 0: `[B, 1, T, 1]`"""
 
 
+class _Latest(NamedTuple):
+    """What was visible to the rows of the last forward, and what it followed from."""
+
+    lengths: list[int]
+    among: torch.Tensor
+    seen: Visibility
+
+
 class BlockCache(LateCache):
     """A `LateCache` in two parts; its memory and capacity are those of the finished blocks."""
 
@@ -45,6 +53,7 @@ class BlockCache(LateCache):
     """Tails of all sequences, with their own lengths."""
     _rooms: dict[tuple[int, int], NewRows]
     """Memory that was given out, by sequences and rows."""
+    _latest: _Latest | None = None
     _handed: tuple[object, object] = (None, None)
     """What `_memory` was made of."""
 
@@ -93,13 +102,38 @@ class BlockCache(LateCache):
         return self._memory
 
     def visibility(self, among: torch.Tensor, positions: torch.Tensor) -> Visibility:
-        """What each of new rows sees, and where it belongs.
+        """What each of new rows sees, and where it belongs; good until the next call.
 
         Args:
             among: `[B, A, A]` of the first A rows; further ones are padding that sees everything
-                and that nobody sees.
-            positions: `[B, T]`
+                and that nobody sees. The same tensor stands for the same tree.
+            positions: `[B, T]`, none of them T or more behind the committed part.
         """
+        seen = self._uncovered(among, positions.shape) or self._seen(among, positions)
+        self._latest = _Latest(self.lengths, among, seen)
+        return seen
+
+    def _uncovered(self, among: torch.Tensor, shape: torch.Size) -> Visibility | None:
+        """The last visibility with what was committed since, where that is all the difference:
+        the same tree of a single sequence, within one block."""
+        latest, lengths = self._latest, self.lengths
+        if latest is None or latest.among is not among or len(lengths) > 1:
+            return None
+        seen, place = latest.seen, lengths[0] % BLOCK_SIZE
+        num_new = lengths[0] - latest.lengths[0]
+        is_alike = (
+            len(latest.lengths) == 1
+            and shape[1] == seen.inside.shape[2]
+            and seen.unfinished.shape[2] == self.capacity // BLOCK_SIZE
+            and 0 <= num_new <= place
+            and place + shape[1] <= BLOCK_SIZE
+        )
+        if not is_alike:
+            return None
+        seen.mask[..., place - num_new : place] = 0
+        return seen
+
+    def _seen(self, among: torch.Tensor, positions: torch.Tensor) -> Visibility:
         batch, rows = positions.shape
         mask = torch.zeros(batch, 1, rows, BLOCK_SIZE + rows)
         unfinished = torch.zeros(batch, 1, self.capacity // BLOCK_SIZE, 1, 1)

@@ -15,6 +15,7 @@ one shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -29,11 +30,21 @@ NewRows = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """New keys and values `[L, B, N, T, D]` for each shape of layers, in the order of the cache."""
 
 
+class _Mask(NamedTuple):
+    """The last mask that was made, and what it followed from."""
+
+    lengths: list[int]
+    among: torch.Tensor
+    capacity: int
+    numbers: torch.Tensor
+
+
 class LateCache(KVCache):
     """A `KVCache` of which all rows but the committed ones are elsewhere."""
 
     _offered: NewRows = ()
     _memory: list[torch.Tensor] | None = None
+    _latest_mask: _Mask | None = None
 
     def view(self, start: int, stop: int) -> LateCache:
         first = self._rows.start
@@ -55,11 +66,27 @@ class LateCache(KVCache):
     def mask(self, among: torch.Tensor) -> torch.Tensor:
         """What each of T new rows sees, as numbers to add: `[B, T, T]` to `[B, 1, T, C + T]`.
 
-        The committed rows are in front, then the new ones.
+        The committed rows are in front, then the new ones. It is good until the next call; the
+        same tensor stands for the same rows.
         """
+        latest, lengths = self._latest_mask, self.lengths
+        if (
+            latest is not None
+            and latest.among is among
+            and latest.capacity == self.capacity
+            and len(lengths) == len(latest.lengths) == 1
+            and latest.lengths <= lengths
+        ):
+            latest.numbers[..., latest.lengths[0] : lengths[0]] = 0
+        else:
+            latest = _Mask(lengths, among, self.capacity, self._new_mask(lengths, among))
+        self._latest_mask = latest._replace(lengths=lengths)
+        return latest.numbers
+
+    def _new_mask(self, lengths: Sequence[int], among: torch.Tensor) -> torch.Tensor:
         batch, rows, _ = among.shape
         numbers = torch.zeros(batch, 1, rows, self.capacity + rows)
-        for row, length in enumerate(self.lengths):
+        for row, length in enumerate(lengths):
             numbers[row, :, :, length : self.capacity] = HIDDEN
         numbers[:, 0, :, self.capacity :].masked_fill_(~among, HIDDEN)
         return numbers

@@ -12,6 +12,7 @@ vocabulary · R rows.
 from __future__ import annotations
 
 import hashlib
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,21 +116,24 @@ class OpenVinoTarget(TargetModel):
         batch, wanted = ids.shape
         rows = self._bucket(batch, wanted)
         if rows > wanted:
-            ids, positions = (pad(each, (0, rows - wanted)) for each in (ids, positions))
+            ids, positions = _widened(ids, rows), _widened(positions, rows)
         inputs = (ids, positions, *cache.visibility(among, positions))
         lane, new = self._body.lane(batch, rows), cache.room_for(rows)
         states = lane.own_output(0, (batch, rows, self.hidden_size))
         lane.run(inputs, (states, *(part for pair in new for part in pair)), cache.memory())
         cache.offer(new)
-        hidden: torch.Tensor = states[:, :wanted].clone()
-        return hidden
+        hidden = torch.empty(batch, wanted, self.hidden_size)
+        return hidden.copy_(states[:, :wanted])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        rows = flat.expand(_MIN_ROWS, -1) if len(flat) == 1 else flat
-        logits = torch.empty(len(rows), self.vocab_size)
+        *front, size = hidden.shape
+        wanted = math.prod(front)
+        rows = hidden.reshape(wanted, size)
+        if wanted == 1:
+            rows = rows.expand(_MIN_ROWS, -1)
+        logits = torch.empty(rows.shape[0], self.vocab_size)
         self._output.lane(*rows.shape).run((rows,), (logits,))
-        return self._output_layer.finish(logits[: len(flat)].reshape(*hidden.shape[:-1], -1))
+        return self._output_layer.finish(logits[:wanted].view(*front, -1))
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -216,6 +220,13 @@ def _machine() -> str:
 
     name = str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME"))
     return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _widened(numbers: torch.Tensor, rows: int) -> torch.Tensor:
+    """`[B, T]` as `[B, rows]`: what nobody looks at is some number that is right elsewhere."""
+    if numbers.shape[1] == 1:
+        return numbers.expand(-1, rows)
+    return pad(numbers, (0, rows - numbers.shape[1]))
 
 
 def _spread(sizes: Collection[int], limit: int) -> list[int]:
