@@ -26,7 +26,12 @@ class RootSignals(NamedTuple):
 
 
 def root_signals(logits: torch.Tensor) -> torch.Tensor:
-    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`).
+    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`)."""
+    return torch.stack(_root_signals(logits), -1)
+
+
+def _root_signals(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both of them, `[B]` each.
 
     With x the logits less their largest, Z the sum of e^x and p = e^x / Z, the largest p is 1 / Z
     and the entropy is log Z - the sum of p x: one exponential of each logit and no logarithm, for
@@ -37,7 +42,7 @@ def root_signals(logits: torch.Tensor) -> torch.Tensor:
     weights = below.exp()
     total = weights.sum(-1)
     entropy = total.log() - weights.mul_(below).sum(-1) / total
-    return torch.stack([1 / total, entropy.clamp_(min=0.0)], -1)
+    return 1 / total, entropy.clamp_(min=0.0)
 
 
 def copy_to_host(
@@ -49,7 +54,8 @@ def copy_to_host(
         return unpacked(packed(ids, logits).cpu(), logits is not None)
     if logits is None:
         return unpacked(ids, False)
-    return ids.tolist(), [RootSignals(*row) for row in root_signals(logits).tolist()]
+    probabilities, entropies = (one.tolist() for one in _root_signals(logits))
+    return ids.tolist(), list(map(RootSignals, probabilities, entropies))
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

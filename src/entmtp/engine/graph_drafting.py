@@ -131,7 +131,8 @@ def _unflat(tensors: Tensors, shape: ShelfShape) -> TreeBuffers:
     parents, depths, valid, mask, ancestors, *rest = tensors
     fives = zip(*(rest[start::5] for start in range(5)), strict=True)
     levels = tuple(
-        Level(*five, size.num_ranks) for five, size in zip(fives, shape.levels, strict=True)
+        Level(slots, expand, parent_row, ranks, ways, size.num_ranks)
+        for (slots, expand, parent_row, ranks, ways), size in zip(fives, shape.levels, strict=True)
     )
     nodes = (parents, depths, valid, mask, ancestors)
     return TreeBuffers(len(levels), shape.num_slots, *nodes, levels)

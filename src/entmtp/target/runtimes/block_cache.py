@@ -21,7 +21,7 @@ import torch
 
 from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
-from entmtp.target.runtimes.late_cache import HIDDEN, LateCache, NewRows, rows_for
+from entmtp.target.runtimes.late_cache import HIDDEN, LateCache, NewRows, rows_for, runs_of
 
 _MOST_KEPT_ROWS = 64
 """New rows of a forward whose memory is kept for the next one: those of trees."""
@@ -170,20 +170,18 @@ class BlockCache(LateCache):
         return like.new_empty(*front, shape.key_dim), like.new_empty(*front, value_dim)
 
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
-        for row, count in enumerate(counts):
-            start = 0
-            while start < count:
-                stop = min(count, start + BLOCK_SIZE - self.lengths[row] % BLOCK_SIZE)
-                # The root is the first row, and a chunk of prompt has the first ones.
-                kept: slice | torch.Tensor = slice(start, stop)
-                if slots is not None and stop > 1:
-                    kept = slots[row, start:stop]
-                self._append(row, kept, stop - start)
-                start = stop
+        for row, kept in enumerate(runs_of(counts, slots)):
+            for start, stop in kept:
+                while start < stop:
+                    room = BLOCK_SIZE - self.lengths[row] % BLOCK_SIZE
+                    end = min(stop, start + room)
+                    self._append(row, slice(start, end))
+                    start = end
 
-    def _append(self, row: int, kept: slice | torch.Tensor, count: int) -> None:
+    def _append(self, row: int, kept: slice) -> None:
         """Copy some of the offered rows to a tail, and that to the blocks once it is full."""
         place, length = self._rows[row], self.lengths[row]
+        count = kept.stop - kept.start
         aim = slice(length % BLOCK_SIZE, length % BLOCK_SIZE + count)
         stores = self._tails._allocation.stores.values()
         for store, offered in zip(stores, self._offered, strict=True):

@@ -14,7 +14,7 @@ one shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -104,14 +104,15 @@ class LateCache(KVCache):
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
         """Copy offered rows behind the committed ones: those in `slots` `[B, A]`, or the first."""
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
-        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
-            aim = slice(length, length + count)
-            # The root is the first row.
-            source = slice(count) if slots is None or count == 1 else slots[row, :count]
-            for store, offered in zip(self._allocation.stores.values(), self._offered, strict=True):
-                for tensor, new in zip(store, offered, strict=True):
-                    tensor[:, self._rows[row], :, aim] = new[:, row, :, source]
-            self._allocation.lengths[self._rows[row]] += count
+        stores = self._allocation.stores.values()
+        for row, (place, kept) in enumerate(zip(self._rows, runs_of(counts, slots), strict=True)):
+            for start, stop in kept:
+                length = self._allocation.lengths[place]
+                aim = slice(length, length + stop - start)
+                for store, offered in zip(stores, self._offered, strict=True):
+                    for tensor, new in zip(store, offered, strict=True):
+                        tensor[:, place, :, aim] = new[:, row, :, start:stop]
+                self._allocation.lengths[place] = aim.stop
 
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, length)
@@ -125,6 +126,26 @@ class LateCache(KVCache):
 
     def _rows_for(self, longest: int) -> int:
         return rows_for(longest)
+
+
+def runs_of(
+    counts: Sequence[int], slots: torch.Tensor | None
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """Of each sequence, which rows are kept, as bounds of those that lie side by side.
+
+    To copy a few slices takes less time than to gather rows.
+    """
+    if slots is None:
+        yield from ([(0, count)] for count in counts)
+        return
+    for row, count in zip(slots.tolist(), counts, strict=True):
+        runs: list[tuple[int, int]] = []
+        for slot in row[:count]:
+            if runs and runs[-1][1] == slot:
+                runs[-1] = runs[-1][0], slot + 1
+            else:
+                runs.append((slot, slot + 1))
+        yield runs
 
 
 def rows_for(longest: int) -> int:
