@@ -25,7 +25,7 @@ import torch
 from kept import note, write_result
 from memory import resident_bytes
 
-from entmtp.decode import node_positions
+from entmtp.decode import node_positions, verify
 from entmtp.heads import default_tree, locate_heads
 from entmtp.target import KVCache, TargetModel
 from entmtp.target.environment import describe_environment, load_average
@@ -92,7 +92,7 @@ class Measured:
         slots = torch.arange(kind.num_kept).expand(batch, -1)
         started = perf_counter()
         positions = node_positions(self.cache.lengths, buffers)
-        hidden = self.target.forward(ids, positions, buffers.mask, self.cache)
+        hidden = verify(self.target, self.cache, ids, positions, buffers)
         self.target.logits(hidden[:, 0])
         self.cache.keep(slots, [kind.num_kept] * batch)
         seconds = perf_counter() - started

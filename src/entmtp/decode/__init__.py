@@ -12,7 +12,7 @@ from entmtp.decode.signals import (
     root_signals,
     unpacked,
 )
-from entmtp.decode.step import node_positions
+from entmtp.decode.step import node_positions, verify
 
 __all__ = [
     "Acceptance",
@@ -33,4 +33,5 @@ __all__ = [
     "packed",
     "root_signals",
     "unpacked",
+    "verify",
 ]

@@ -8,6 +8,8 @@ Dimension key: B batch · N ids of a row · V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -46,16 +48,24 @@ def _root_signals(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def copy_to_host(
-    ids: torch.Tensor,  # [B, N] int64
+    tables: Sequence[torch.Tensor],  # each [B, N] int64
     logits: torch.Tensor | None,  # [B, V]
 ) -> tuple[list[list[int]], list[RootSignals]]:
-    """Ids, and the root signals of logits if there are any, in one copy from the device."""
-    if ids.device.type != "cpu":
-        return unpacked(packed(ids, logits).cpu(), logits is not None)
+    """Rows of all tables side by side, and the root signals of logits if there are any.
+
+    It is one copy from the device.
+    """
+    if tables[0].device.type != "cpu":
+        host = packed(torch.cat([*tables], 1), logits).cpu()
+        return unpacked(host, logits is not None)
+    rows = [
+        list(chain.from_iterable(parts))
+        for parts in zip(*(table.tolist() for table in tables), strict=True)
+    ]
     if logits is None:
-        return unpacked(ids, False)
+        return rows, [RootSignals()] * len(rows)
     probabilities, entropies = (one.tolist() for one in _root_signals(logits))
-    return ids.tolist(), list(map(RootSignals, probabilities, entropies))
+    return rows, list(map(RootSignals, probabilities, entropies))
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

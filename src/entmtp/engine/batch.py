@@ -26,6 +26,7 @@ from entmtp.decode import (
     TokenLogprob,
     copy_to_host,
     node_positions,
+    verify,
 )
 from entmtp.decode.logprobs import Logprobs
 from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
@@ -153,7 +154,7 @@ class Batch:
         draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
         positions = node_positions(cache.lengths, draft.buffers)
-        hidden = self._target.forward(draft.ids, positions, draft.buffers.mask, cache)
+        hidden = verify(self._target, cache, draft.ids, positions, draft.buffers)
         verified = perf_counter()
         logits = _Timed(self._target.logits)
         history = history_of(self._sampler, self._rows, device)
@@ -169,7 +170,7 @@ class Batch:
         reads_root = any(choice.reads_root for choice in choices)
         # The step's only copy to the host, unless somebody wants to see the draft.
         rows, root_signals = copy_to_host(
-            torch.cat([acceptance.num_accepted[:, None], acceptance.token_ids], 1),
+            (acceptance.num_accepted[:, None], acceptance.token_ids),
             acceptance.last_logits if reads_root else None,
         )
         num_kept = [row[0] + 1 for row in rows]
