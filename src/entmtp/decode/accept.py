@@ -102,7 +102,7 @@ class ExactAcceptor:
     ) -> Acceptance:
         """With the walks in Python's numbers: a handful of them are cheaper than tensors."""
         known = target.logits_of_all(hidden)
-        children = _Children(draft_ids, buffers)
+        drafted = _HostTrees(draft_ids, buffers)
         batch = hidden.shape[0]
         walking = list(range(batch))
         num_accepted = [0] * batch
@@ -121,7 +121,7 @@ class ExactAcceptor:
                 logprobs.append(logprobs_of(logits[:, None], token, target.num_logprobs))
             if depth == buffers.depth:
                 break
-            reached = {row: children.find(row, nodes[row], said[-1][row]) for row in walking}
+            reached = {row: drafted.child(row, nodes[row], said[-1][row]) for row in walking}
             walking = [row for row, child in reached.items() if child]
             if not walking:
                 break
@@ -131,13 +131,9 @@ class ExactAcceptor:
                 num_accepted[row] += 1
             slots.append(nodes)
         table = torch.tensor(list(zip(num_accepted, *slots, *said, strict=True)))
-        counts, places, token_ids = (
-            table[:, 0],
-            table[:, 1 : 1 + len(slots)],
-            table[:, -len(said) :],
-        )
+        end = 1 + len(slots)
         told = join_logprobs(logprobs) if logprobs else None
-        return Acceptance(places, token_ids, counts, logits, told)
+        return Acceptance(table[:, 1:end], table[:, end:], table[:, 0], logits, told)
 
     def _walk_on_device(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
@@ -170,15 +166,15 @@ class ExactAcceptor:
         )
 
 
-class _Children:
-    """The nodes under each node of a batch of trees, by their tokens, on the host."""
+class _HostTrees:
+    """A drafted batch of trees in Python's numbers."""
 
     def __init__(self, draft_ids: torch.Tensor, buffers: TreeBuffers) -> None:
         self._ids: list[list[int]] = draft_ids.tolist() if buffers.depth else []
         self._parents: list[list[int]] = buffers.parents.tolist() if buffers.depth else []
         self._valid: list[list[bool]] = buffers.valid.tolist() if buffers.depth else []
 
-    def find(self, row: int, node: int, token_id: int) -> int:
+    def child(self, row: int, node: int, token_id: int) -> int:
         """The first slot under `node` that carries a token; 0, the root's, for none."""
         slots = zip(self._parents[row], self._ids[row], self._valid[row], strict=True)
         for slot, (parent, drafted, is_valid) in enumerate(slots):
