@@ -25,7 +25,7 @@ import torch
 from kept import note, write_result
 from memory import resident_bytes
 
-from entmtp.decode import verify
+from entmtp.decode import node_positions, verify
 from entmtp.heads import default_tree, locate_heads
 from entmtp.target import KVCache, TargetModel
 from entmtp.target.environment import describe_environment, load_average
@@ -91,7 +91,8 @@ class Measured:
         ids = torch.randint(self.target.vocab_size, (batch, kind.tree.num_nodes))
         slots = torch.arange(kind.num_kept).expand(batch, -1)
         started = perf_counter()
-        hidden = verify(self.target, self.cache, ids, buffers)
+        positions = node_positions(self.cache.lengths, buffers)
+        hidden = verify(self.target, self.cache, ids, positions, buffers)
         self.target.logits(hidden[:, 0])
         self.cache.keep(slots, [kind.num_kept] * batch)
         seconds = perf_counter() - started

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from entmtp.decode import RootSignals, copy_to_host, root_signals
+from entmtp.decode import RootSignals, copy_to_host, packed, root_signals, unpacked
 
 
 def test_probability_and_entropy_by_hand() -> None:
@@ -21,13 +21,16 @@ def test_probability_and_entropy_by_hand() -> None:
 def test_one_copy_carries_ids_and_floats_unrounded() -> None:
     ids = torch.tensor([[3, 2**40 + 1], [0, 7]])
     logits = 5 * torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
-    host_ids, signals = copy_to_host(ids, logits)
-    assert host_ids == ids.tolist()
-    assert [tuple(row) for row in signals] == [tuple(row) for row in root_signals(logits).tolist()]
+    for host_ids, signals in (
+        unpacked(packed(ids, logits), True),
+        copy_to_host((ids[:, :1], ids[:, 1:]), logits),
+    ):
+        assert host_ids == ids.tolist()
+        assert [tuple(row) for row in signals] == list(map(tuple, root_signals(logits).tolist()))
 
 
 def test_without_logits_there_are_none() -> None:
-    host_ids, signals = copy_to_host(torch.tensor([[3, 4]]), None)
+    host_ids, signals = copy_to_host((torch.tensor([[3, 4]]),), None)
     assert host_ids == [[3, 4]]
     assert [math.isnan(value) for value in signals[0]] == [True, True]
     assert isinstance(signals[0], RootSignals)

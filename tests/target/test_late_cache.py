@@ -10,7 +10,7 @@ import torch
 from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.runtimes.block_cache import BlockCache
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
-from entmtp.target.runtimes.late_cache import BLOCK, LateCache, rows_for
+from entmtp.target.runtimes.late_cache import BLOCK, LateCache, rows_for, runs_of
 from runtimes import committed
 
 LAYOUT = (LayerShape(2, 4, 6), LayerShape(1, 4, 4), LayerShape(2, 4, 6))
@@ -125,13 +125,56 @@ def test_finished_blocks_have_memory_and_nothing_else_does() -> None:
     assert cache.capacity == BLOCK_SIZE
     cache.advance([2 * BLOCK_SIZE + 3, 0])
     assert cache.capacity == 3 * BLOCK_SIZE
-    seen = cache.visibility(torch.ones(2, 3, 3, dtype=torch.bool), torch.tensor([[387], [127]]) + 1)
+    positions = torch.tensor([3 * [388], 3 * [128]])
+    seen = cache.visibility(torch.ones(2, 3, 3, dtype=torch.bool), positions)
     assert (seen.unfinished.flatten(1) == 0).tolist() == [3 * [True], 3 * [False]]
-    assert seen.inside.flatten(1).tolist() == [[1.0], [0.0]]
+    assert seen.inside.flatten(1).tolist() == [3 * [1.0], 3 * [0.0]]
     assert (seen.mask[:, 0, 0] == 0).sum(-1).tolist() == [3 + 3, 5 + 3]
     cache.truncate(0, 7)
     assert cache.capacity == 0
     assert cache.lengths == [7, 5]
+
+
+def test_what_is_visible_is_the_same_kept_or_made_anew() -> None:
+    """A tree of the same tensor finds the last step's mask; one of its copies does not."""
+    rng = random.Random(0)
+    trees = [torch.ones(1, rows, rows, dtype=torch.bool).tril() for rows in (1, 3)]
+    for kind, layout in ((LateCache, LAYOUT), (BlockCache, WITH_ONES)):
+        kept, anew = (
+            kind.allocate(layout, 1, 0, dtype=torch.float32, device=CPU) for _ in range(2)
+        )
+        new = [
+            (torch.zeros(2, 1, 2, 4, 4), torch.zeros(2, 1, 2, 4, 6)),
+            (torch.zeros(1, 1, 1, 4, 4), torch.zeros(1, 1, 1, 4, 4)),
+        ]
+        for _ in range(400):
+            among, count = rng.choice(trees), rng.randrange(4)
+            length = kept.length
+            shorter = rng.randrange(length + 1) if rng.random() < 0.02 else length
+            for cache in (kept, anew):
+                cache.truncate(0, shorter)
+                cache.offer(new)
+                cache.advance([count])
+            positions = kept.length + torch.arange(4)[None]
+            for one, other in zip(
+                seen(kept, among, positions), seen(anew, among.clone(), positions), strict=True
+            ):
+                assert torch.equal(one, other)
+
+
+def seen(
+    cache: LateCache, among: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """What new rows see, of either kind of cache."""
+    if isinstance(cache, BlockCache):
+        return cache.visibility(among, positions)
+    return (cache.mask(among),)
+
+
+def test_rows_side_by_side_are_one_run() -> None:
+    slots = torch.tensor([[0, 1, 3, 4], [0, 2, 9, 9], [0, 0, 0, 0]])
+    assert list(runs_of([4, 2, 0], slots)) == [[(0, 2), (3, 5)], [(0, 1), (2, 3)], []]
+    assert list(runs_of([4, 2], None)) == [[(0, 4)], [(0, 2)]]
 
 
 def test_blocks_grow_with_the_length() -> None:

@@ -71,6 +71,8 @@ def check_levels(buffers: TreeBuffers) -> None:
         assert int(level.expand.max()) < buffers.num_slots
         assert int(level.parent_row.max()) < level.expand.shape[1]
         assert level.num_ranks == int(level.ranks.max()) + 1
+        for row, parents in enumerate(level.expand):
+            assert torch.equal(level.ways[row], buffers.ancestors[row, parents, :depth])
 
 
 def widest(trees: tuple[Tree, ...]) -> int:

@@ -12,7 +12,7 @@ from entmtp.decode.signals import (
     root_signals,
     unpacked,
 )
-from entmtp.decode.step import verify
+from entmtp.decode.step import node_positions, verify
 
 __all__ = [
     "Acceptance",
@@ -29,6 +29,7 @@ __all__ = [
     "TypicalAcceptor",
     "copy_to_host",
     "logprobs_of",
+    "node_positions",
     "packed",
     "root_signals",
     "unpacked",

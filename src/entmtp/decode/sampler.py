@@ -62,8 +62,16 @@ class Sampler:
         past: Past = NOTHING_BEFORE,
     ) -> torch.Tensor:
         """Ids `[B]`: one token of each row's own distribution."""
+        return self.race(logits, positions, past).argmax(-1)
+
+    def race(
+        self, logits: torch.Tensor, positions: torch.Tensor, past: Past = NOTHING_BEFORE
+    ) -> torch.Tensor:
+        """Numbers `[B, V]` whose largest are the ids; of equal ones the lowest."""
+        if self._process is None and self._warp is None:
+            return logits
         nodes = past.nodes(positions) if self.looks_back else None
-        return self.draw(self.scores(logits[:, None], nodes)[:, 0], positions)
+        return self._with_noise(self.scores(logits[:, None], nodes)[:, 0], positions)
 
     def scores(self, logits: torch.Tensor, nodes: Nodes | None) -> torch.Tensor:
         """What tokens are drawn from, `[B, N, V]`; greedy ones are the largest of it."""
@@ -74,9 +82,12 @@ class Sampler:
 
     def draw(self, scores: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Ids `[B]` of the largest scores `[B, V]`, with each drawn row's noise; ties low."""
+        return self._with_noise(scores, positions).argmax(-1)
+
+    def _with_noise(self, scores: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         if self._warp is None:
-            return scores.argmax(-1)
+            return scores
         noise = gumbel_noise(self._seeds, positions, scores.shape[-1])
         if not self._are_all_drawn:
             noise = noise.masked_fill(self.is_greedy[:, None], 0.0)
-        return (scores + noise).argmax(-1)
+        return scores + noise

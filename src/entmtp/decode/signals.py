@@ -8,6 +8,8 @@ Dimension key: B batch · N ids of a row · V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -26,7 +28,12 @@ class RootSignals(NamedTuple):
 
 
 def root_signals(logits: torch.Tensor) -> torch.Tensor:
-    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`).
+    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`)."""
+    return torch.stack(_root_signals(logits), -1)
+
+
+def _root_signals(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both of them, `[B]` each.
 
     With x the logits less their largest, Z the sum of e^x and p = e^x / Z, the largest p is 1 / Z
     and the entropy is log Z - the sum of p x: one exponential of each logit and no logarithm, for
@@ -37,15 +44,28 @@ def root_signals(logits: torch.Tensor) -> torch.Tensor:
     weights = below.exp()
     total = weights.sum(-1)
     entropy = total.log() - weights.mul_(below).sum(-1) / total
-    return torch.stack([1 / total, entropy.clamp_(min=0.0)], -1)
+    return 1 / total, entropy.clamp_(min=0.0)
 
 
 def copy_to_host(
-    ids: torch.Tensor,  # [B, N] int64
+    tables: Sequence[torch.Tensor],  # each [B, N] int64
     logits: torch.Tensor | None,  # [B, V]
 ) -> tuple[list[list[int]], list[RootSignals]]:
-    """Ids, and the root signals of logits if there are any, in one copy from the device."""
-    return unpacked(packed(ids, logits).cpu(), logits is not None)
+    """Rows of all tables side by side, and the root signals of logits if there are any.
+
+    It is one copy from the device.
+    """
+    if tables[0].device.type != "cpu":
+        host = packed(torch.cat([*tables], 1), logits).cpu()
+        return unpacked(host, logits is not None)
+    rows = [
+        list(chain.from_iterable(parts))
+        for parts in zip(*(table.tolist() for table in tables), strict=True)
+    ]
+    if logits is None:
+        return rows, [RootSignals()] * len(rows)
+    probabilities, entropies = (one.tolist() for one in _root_signals(logits))
+    return rows, list(map(RootSignals, probabilities, entropies))
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

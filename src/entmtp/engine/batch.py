@@ -25,6 +25,7 @@ from entmtp.decode import (
     Sampler,
     TokenLogprob,
     copy_to_host,
+    node_positions,
     verify,
 )
 from entmtp.decode.logprobs import Logprobs
@@ -66,13 +67,14 @@ class Batch:
         min_rows: int,
     ) -> None:
         self._target = target
+        self._device, self._dtype = target.device, target.dtype  # asking a model takes its time
         self._heads = heads
         self._acceptor = acceptor
         self._drafter = Drafter(heads, min_rows)
         self._cache: KVCache | PlainCache | None = None
         self._heads_cache: KVCache | None = None
         self._rows: list[Row] = []
-        self._context: list[torch.Tensor] = []  # [H] of each sequence: what its heads draft from
+        self._context: torch.Tensor | None = None  # [B, H] what the heads draft from
 
     @property
     def size(self) -> int:
@@ -107,15 +109,16 @@ class Batch:
         """
         row = self.size
         view, heads_view = self._open_row(row, capacity)
-        ids = torch.tensor([prompt_ids], device=self._target.device)
+        ids = torch.tensor([prompt_ids], device=self._device)
         for hidden in self._target.prefill(ids, view):
             if self._heads is not None:
-                context = self._heads.observe(self._seen(hidden), heads_view, [hidden.shape[1]])[0]
+                context = self._heads.observe(self._seen(hidden), heads_view, [hidden.shape[1]])
         joined = Row(choosing, Record.of(prompt_ids))
         first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
         self._rows.append(joined)
         if self._heads is not None:
-            self._context.append(context)
+            running = () if self._context is None else (self._context,)
+            self._context = torch.cat([*running, context])
         self._regroup()
         return first
 
@@ -127,8 +130,11 @@ class Batch:
                 if row != last:
                     cache.copy_row(last, row)
                 cache.truncate(last, 0)
+        if self._context is not None:
+            places = list(range(self.size))
+            _close_gap(places, row)
+            self._context = self._context[places]
         _close_gap(self._rows, row)
-        _close_gap(self._context, row)
         if self.size:
             self._regroup()
         else:
@@ -137,38 +143,37 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._rows, self._context = [], []
+        self._rows, self._context = [], None
 
     def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
         assert self._cache is not None, "step needs a running sequence"
         started = perf_counter()
-        device = self._target.device
+        device = self._device
         cache = self._cache.view(0, self.size)
         draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
-        hidden = verify(self._target, cache, draft.ids, draft.buffers)
+        positions = node_positions(cache.lengths, draft.buffers)
+        hidden = verify(self._target, cache, draft.ids, positions, draft.buffers)
         verified = perf_counter()
         logits = _Timed(self._target.logits)
-        first = torch.tensor(cache.lengths, device=device) + 1
         history = history_of(self._sampler, self._rows, device)
         draw = Draw(
             logits,
             self._sampler,
-            first,
+            positions[:, 0] + 1,
             history,
             self._num_logprobs,
             self._target.rows_at_once,
         )
         acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
-        counts = acceptance.num_accepted + 1
         reads_root = any(choice.reads_root for choice in choices)
         # The step's only copy to the host, unless somebody wants to see the draft.
         rows, root_signals = copy_to_host(
-            torch.cat([counts[:, None], acceptance.token_ids], 1),
+            (acceptance.num_accepted[:, None], acceptance.token_ids),
             acceptance.last_logits if reads_root else None,
         )
-        num_kept = [row[0] for row in rows]
+        num_kept = [row[0] + 1 for row in rows]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
         self._observe(hidden, acceptance.slots, num_kept)
@@ -178,7 +183,7 @@ class Batch:
             verify=verified - drafted + logits.seconds,
             host=drafted - started - draft.heads_seconds + kept - verified - logits.seconds,
         )
-        said = [row[1 : 1 + row[0]] for row in rows]
+        said = [row[1 : 1 + kept] for row, kept in zip(rows, num_kept, strict=True)]
         for row, token_ids in zip(self._rows, said, strict=True):
             row.record.ids.extend(token_ids)
         return StepOutput(
@@ -202,15 +207,14 @@ class Batch:
         """Give the heads the hidden states of what was kept."""
         if self._heads is None:
             return
-        batch = torch.arange(self.size, device=hidden.device)[:, None]
-        kept = self._seen(hidden[batch, slots[:, : max(counts)]])
+        kept = self._seen(_kept(hidden, slots, max(counts)))
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
-        self._context = list(self._heads.observe(kept, view, counts))
+        self._context = self._heads.observe(kept, view, counts)
 
     def _seen(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states in the format that the heads compute in, whatever the runtime's is."""
         has_kernels = self._heads is not None and self._heads.kernels is not None
-        return hidden.float() if has_kernels else hidden.to(self._target.dtype)
+        return hidden.float() if has_kernels else hidden.to(self._dtype)
 
     def _open_row(self, row: int, capacity: int) -> tuple[KVCache | PlainCache, KVCache | None]:
         """Views of one empty row in each cache, allocated or enlarged as needed."""
@@ -233,15 +237,21 @@ class Batch:
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""
         asked = [row.choosing for row in self._rows]
-        self._sampler = Sampler([one.sampling for one in asked], self._target.device)
+        self._sampler = Sampler([one.sampling for one in asked], self._device)
         wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
         self._num_logprobs = max(wanted, default=None)
 
 
 def _close_gap(items: list[Any], row: int) -> None:
-    if items:
-        items[row] = items[-1]
-        items.pop()
+    items[row] = items[-1]
+    items.pop()
+
+
+def _kept(hidden: torch.Tensor, slots: torch.Tensor, most: int) -> torch.Tensor:
+    """Hidden states `[B, most, H]` of the first slots that were kept."""
+    if most == 1:  # of each sequence the root alone, which is the first
+        return hidden[:, :1]
+    return hidden[torch.arange(len(slots), device=slots.device)[:, None], slots[:, :most]]
 
 
 class _Timed:

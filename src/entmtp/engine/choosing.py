@@ -61,7 +61,7 @@ def first_token(row: Row, logits: torch.Tensor, reads_root: bool) -> FirstToken:
     sampler = Sampler([row.choosing.sampling], device)
     position = torch.tensor([row.record.num_prompt], device=device)
     token = sampler(logits, position, Past(history_of(sampler, [row], device), ()))
-    [[token_id]], [root] = copy_to_host(token[:, None], logits if reads_root else None)
+    [[token_id]], [root] = copy_to_host((token[:, None],), logits if reads_root else None)
     row.record.ids.append(token_id)
     if most is None:
         return FirstToken(token_id, root, None)

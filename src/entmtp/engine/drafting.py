@@ -37,20 +37,20 @@ class Drafter:
 
     def __call__(
         self,
-        contexts: Sequence[torch.Tensor],  # [H] of each sequence; none without heads
+        context: torch.Tensor | None,  # [B, H]; none without heads
         root_ids: torch.Tensor,  # [B]
         choices: Sequence[StepChoice],
     ) -> DraftedTrees:
         widest = [choice.widest for choice in choices]
         buffers = self._buffers(widest, root_ids.device)
-        if self._heads is None or buffers.depth == 0:
+        if self._heads is None or context is None or buffers.depth == 0:
             ids = root_ids[:, None].expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, [*widest], 0.0)
         for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
         started = perf_counter()
         draft = self._begin(root_ids, buffers)
-        log_probs = self._fill(draft, torch.stack(tuple(contexts)), buffers, choices)
+        log_probs = self._fill(draft, context, buffers, choices)
         seconds = perf_counter() - started
         cut = self._cut(draft, buffers, choices, log_probs)
         return cut._replace(heads_seconds=seconds)
@@ -89,10 +89,11 @@ class Drafter:
             return DraftedTrees(draft.ids, buffers, parts, 0.0)
         cut = self._buffers(trees, draft.ids.device)
         # Slots are node ids; the root's stands in for padding.
-        places = torch.zeros(len(trees), cut.num_slots, dtype=torch.long)
-        for row, tree, choice in zip(places, trees, choices, strict=True):
-            row[: tree.num_nodes] = torch.tensor(places_in(choice.widest, tree))
-        ids = draft.ids.gather(1, places.to(draft.ids.device))
+        places = [
+            [*places_in(choice.widest, tree), *[0] * (cut.num_slots - tree.num_nodes)]
+            for tree, choice in zip(trees, choices, strict=True)
+        ]
+        ids = draft.ids.gather(1, torch.tensor(places).to(draft.ids.device))
         return DraftedTrees(ids, cut, parts, 0.0)
 
     def _cut_parts(

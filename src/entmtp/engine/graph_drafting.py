@@ -121,7 +121,7 @@ def _flat(buffers: TreeBuffers) -> Tensors:
     levels = (
         tensor
         for level in buffers.levels
-        for tensor in (level.slots, level.expand, level.parent_row, level.ranks)
+        for tensor in (level.slots, level.expand, level.parent_row, level.ranks, level.ways)
     )
     nodes = (buffers.parents, buffers.depths, buffers.valid, buffers.mask, buffers.ancestors)
     return (*nodes, *levels)
@@ -129,10 +129,10 @@ def _flat(buffers: TreeBuffers) -> Tensors:
 
 def _unflat(tensors: Tensors, shape: ShelfShape) -> TreeBuffers:
     parents, depths, valid, mask, ancestors, *rest = tensors
-    fours = zip(*(rest[start::4] for start in range(4)), strict=True)
+    fives = zip(*(rest[start::5] for start in range(5)), strict=True)
     levels = tuple(
-        Level(slots, expand, parent_row, ranks, size.num_ranks)
-        for (slots, expand, parent_row, ranks), size in zip(fours, shape.levels, strict=True)
+        Level(slots, expand, parent_row, ranks, ways, size.num_ranks)
+        for (slots, expand, parent_row, ranks, ways), size in zip(fives, shape.levels, strict=True)
     )
     nodes = (parents, depths, valid, mask, ancestors)
     return TreeBuffers(len(levels), shape.num_slots, *nodes, levels)

@@ -201,7 +201,7 @@ class GraphBatch(Batch):
             examples,
         )
         if self._heads is not None:
-            self._context = list(result[0])
+            self._context = result[0]
 
     def _settled(
         self,

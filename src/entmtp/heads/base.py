@@ -198,7 +198,7 @@ class DraftHeads(nn.Module, ABC):
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """The target's input embedding of target ids `[...]`: `[..., H]`."""
         assert self.embedding is not None, "bind the heads to their target first"
-        return nn.functional.embedding(ids, self.embedding)
+        return self.embedding.index_select(0, ids.flatten()).view(*ids.shape, -1)
 
     def to_target_ids(self, draft_rows: torch.Tensor) -> torch.Tensor:
         """Row numbers of the output layer to the target's ids."""

@@ -118,11 +118,8 @@ class HydraHeads(DraftHeads):
         return state
 
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
-        batch = torch.arange(context.shape[0], device=context.device)[:, None]
         for head, level in enumerate(buffers.levels):
-            # Slots from the root down to each open node, itself included: [B, P, head + 1].
-            way = buffers.ancestors[batch, level.expand, : head + 1]
-            path_ids = draft.wide_ids.gather(1, way.flatten(1)).view_as(way)
+            path_ids = draft.wide_ids.gather(1, level.ways.flatten(1)).view_as(level.ways)
             path = self.embed(path_ids).flatten(2)
             states = context[:, None].expand(-1, path.shape[1], -1)
             fill_level(draft, level, self._children(head, states, path, level.num_ranks))

@@ -50,8 +50,9 @@ def fill_level(
     Args:
         shared_row: `children` holds one row that all parents share.
     """
-    num_ranks = children.ids.shape[-1]
-    places = level.ranks if shared_row else level.parent_row * num_ranks + level.ranks
+    places = level.ranks
+    if not shared_row and children.ids.shape[1] > 1:
+        places = level.parent_row * children.ids.shape[2] + places
     ids = children.ids.flatten(1).gather(1, places)
     draft.wide_ids.scatter_(1, level.slots, ids)
     draft.wide_log_probs.scatter_(1, level.slots, children.log_probs.flatten(1).gather(1, places))

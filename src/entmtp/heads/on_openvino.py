@@ -59,6 +59,8 @@ class _OpenVinoKernels(HeadKernels):
 
     def __init__(self, heads: DraftHeads, number_format: str, progress: Progress) -> None:
         self._num_rows = heads.num_draft_heads + 1
+        self._among = causal_among(1, self._num_rows, torch.device("cpu"))
+        self._offsets = torch.arange(self._num_rows)
         source = {
             "number_format": number_format,
             "weights": hash_of_tensors(heads.state_dict() | _rows_of_target(heads)),
@@ -88,9 +90,7 @@ class _OpenVinoKernels(HeadKernels):
         self, head: int, context: torch.Tensor, path: torch.Tensor, num_ranks: int
     ) -> Children:
         batch, parents, _ = path.shape
-        inputs = [
-            part.reshape(batch * parents, -1).float().contiguous() for part in (context, path)
-        ]
+        inputs = [part.reshape(batch * parents, -1).float() for part in (context, path)]
         logits, ids, log_probs = self._run(self._levels[head], inputs, (batch, parents))
         if num_ranks > NUM_CHILDREN:
             return choose(logits, num_ranks, self._draft_ids)
@@ -98,7 +98,7 @@ class _OpenVinoKernels(HeadKernels):
 
     def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:
         front = self._num_heads, len(context), 1
-        logits, ids, log_probs = self._run(self._levels[0], (context.float().contiguous(),), front)
+        logits, ids, log_probs = self._run(self._levels[0], (context.float(),), front)
         return [
             choose(logits[head], count, self._draft_ids)
             if count > NUM_CHILDREN
@@ -135,19 +135,24 @@ class _OpenVinoKernels(HeadKernels):
         assert self._prefix is not None, "these heads have no prefix layer"
         wanted = hidden.shape[1]
         # One size for whatever a step has accepted: a lane is made for it.
-        hidden = pad(hidden.float(), (0, 0, 0, max(0, self._num_rows - wanted))).contiguous()
+        hidden = _at_least(hidden.float(), self._num_rows)
         batch, rows, _ = hidden.shape
-        positions = torch.tensor(cache.lengths)[:, None] + torch.arange(rows)
-        mask = cache.mask(causal_among(batch, rows, hidden.device))
-        contexts = torch.empty_like(hidden)
+        if (batch, rows) == (1, self._num_rows):
+            positions, among = self._offsets[None] + cache.length, self._among
+        else:
+            positions = torch.tensor(cache.lengths)[:, None] + torch.arange(rows)
+            among = causal_among(batch, rows, hidden.device)
         shape = self._layout[0]
         front = (1, batch, shape.num_kv_heads, rows)
-        keys, values = torch.empty(*front, shape.key_dim), torch.empty(*front, shape.value_dim)
-        inputs = (hidden, positions, mask, *cache.memory())
-        self._prefix.lane(*hidden.shape).run(inputs, (contexts, keys, values))
+        lane = self._prefix.lane(*hidden.shape)
+        contexts = lane.own_output(0, hidden.shape)
+        keys = lane.own_output(1, (*front, shape.key_dim))
+        values = lane.own_output(2, (*front, shape.value_dim))
+        inputs = (hidden, positions, cache.mask(among))
+        lane.run(inputs, (contexts, keys, values), cache.memory())
         cache.offer([(keys, values)])
         cache.advance(counts)
-        return contexts[:, :wanted]
+        return torch.empty_like(contexts[:, :wanted]).copy_(contexts[:, :wanted])
 
     def _prefix_shapes(self, sizes: Sequence[int]) -> list[list[int]]:
         batch, rows, hidden_size = sizes
@@ -160,6 +165,13 @@ class _OpenVinoKernels(HeadKernels):
             [*past, shape.key_dim],
             [*past, shape.value_dim],
         ]
+
+
+def _at_least(hidden: torch.Tensor, rows: int) -> torch.Tensor:
+    """`[B, A, H]` with so many rows, if there are fewer; those are not looked at."""
+    if hidden.shape[1] == 1:
+        return hidden.expand(-1, rows, -1)
+    return pad(hidden, (0, 0, 0, max(0, rows - hidden.shape[1])))
 
 
 def _rows_of_target(heads: DraftHeads) -> dict[str, torch.Tensor]:

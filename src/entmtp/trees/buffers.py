@@ -30,6 +30,7 @@ class Level:
     expand: torch.Tensor  # [B, P] slots of the level above that have children; padding is 0
     parent_row: torch.Tensor  # [B, n] row of `expand` under which each slot hangs
     ranks: torch.Tensor  # [B, n]
+    ways: torch.Tensor  # [B, P, D] slots from the root down to each of `expand`, at depth D - 1
     num_ranks: int
     """Children to take from each expanded parent: the largest rank of the level, plus one."""
 
@@ -133,7 +134,7 @@ def _composed(trees: Sequence[Tree], device: torch.device, min_slots: int) -> Tr
     nodes = torch.zeros(len(trees), 4 + depth, num_slots, dtype=torch.long, device=device)
     for row, one in zip(nodes, tables, strict=True):
         row[: one.nodes.shape[0], : one.nodes.shape[1]] = one.nodes
-    return assembled(nodes, _levels(tables, depth, num_slots, device))
+    return assembled(nodes, _levels(tables, nodes, device))
 
 
 def assembled(
@@ -156,9 +157,21 @@ def assembled(
     )
 
 
+def ways_to(nodes: torch.Tensor, expand: torch.Tensor, depth: int) -> torch.Tensor:
+    """A level's `ways`, of tables as `assembled` takes them; `depth` is that of its slots.
+
+    Graph-safe.
+    """
+    batch = torch.arange(nodes.shape[0], device=nodes.device)[:, None]
+    return nodes[:, 3 : 3 + depth].mT[batch, expand]
+
+
 def _levels(
-    tables: Sequence[TreeTables], depth: int, num_slots: int, device: torch.device
+    tables: Sequence[TreeTables],
+    nodes: torch.Tensor,  # [B, 3 + D + 1, T] as `assembled` takes them
+    device: torch.device,
 ) -> tuple[Level, ...]:
+    depth, num_slots = nodes.shape[1] - 4, nodes.shape[2]
     widest = max(one.levels.shape[-1] for one in tables)
     plan = torch.zeros(len(tables), depth, 4, widest, dtype=torch.long, device=device)
     plan[:, :, 0] = BEHIND
@@ -171,5 +184,7 @@ def _levels(
         reaching = [one for one in tables if len(one.num_slots) > at]
         num_parents = max(one.num_parents[at] for one in reaching)
         num_ranks = max(one.num_ranks[at] for one in reaching)
-        levels.append(Level(slots, expand[:, :num_parents], parent_row, ranks, num_ranks))
+        expand = expand[:, :num_parents]
+        ways = ways_to(nodes, expand, at + 1)
+        levels.append(Level(slots, expand, parent_row, ranks, ways, num_ranks))
     return tuple(levels)

@@ -16,7 +16,15 @@ from typing import NamedTuple, Self
 
 import torch
 
-from entmtp.trees.buffers import BEHIND, Level, TreeBuffers, TreeTables, assembled, tree_tables
+from entmtp.trees.buffers import (
+    BEHIND,
+    Level,
+    TreeBuffers,
+    TreeTables,
+    assembled,
+    tree_tables,
+    ways_to,
+)
 from entmtp.trees.tree import Tree
 
 _CPU = torch.device("cpu")
@@ -104,7 +112,8 @@ class TreeShelf:
             slots, expand, parent_row, ranks = plan[:, at, :, : size.num_slots].unbind(1)
             slots = slots.clamp(max=self.shape.num_slots)
             expand = expand[:, : size.num_parents]
-            levels.append(Level(slots, expand, parent_row, ranks, size.num_ranks))
+            ways = ways_to(nodes, expand, at + 1)
+            levels.append(Level(slots, expand, parent_row, ranks, ways, size.num_ranks))
         return assembled(nodes, tuple(levels))
 
 

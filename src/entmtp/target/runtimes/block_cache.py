@@ -21,7 +21,10 @@ import torch
 
 from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
-from entmtp.target.runtimes.late_cache import HIDDEN, LateCache, rows_for
+from entmtp.target.runtimes.late_cache import HIDDEN, LateCache, NewRows, rows_for, runs_of
+
+_MOST_KEPT_ROWS = 64
+"""New rows of a forward whose memory is kept for the next one: those of trees."""
 
 
 class Visibility(NamedTuple):
@@ -35,11 +38,22 @@ class Visibility(NamedTuple):
     """1 for a new row whose position is in the tail's block, else 0: `[B, 1, T, 1]`"""
 
 
+class _Latest(NamedTuple):
+    """What was visible to the rows of the last forward, and what it followed from."""
+
+    lengths: list[int]
+    among: torch.Tensor
+    seen: Visibility
+
+
 class BlockCache(LateCache):
     """A `LateCache` in two parts; its memory and capacity are those of the finished blocks."""
 
     _tails: KVCache
     """Tails of all sequences, with their own lengths."""
+    _rooms: dict[tuple[int, int], NewRows]
+    """Memory that was given out, by sequences and rows."""
+    _latest: _Latest | None = None
     _handed: tuple[object, object] = (None, None)
     """What `_memory` was made of."""
 
@@ -55,6 +69,7 @@ class BlockCache(LateCache):
     ) -> Self:
         cache = super().allocate(layout, batch_size, capacity, dtype=dtype, device=device)
         cache._tails = KVCache.allocate(layout, batch_size, BLOCK_SIZE, dtype=dtype, device=device)
+        cache._rooms = {}
         cache._write_ones()
         return cache
 
@@ -63,7 +78,7 @@ class BlockCache(LateCache):
         if range(first + start, first + stop) == self._rows:
             return self
         view = BlockCache(self._allocation, first + start, first + stop)
-        view._tails = self._tails
+        view._tails, view._rooms = self._tails, {}
         return view
 
     @property
@@ -87,37 +102,92 @@ class BlockCache(LateCache):
         return self._memory
 
     def visibility(self, among: torch.Tensor, positions: torch.Tensor) -> Visibility:
-        """What each of T new rows sees, and where it belongs: of `[B, T, T]` and `[B, T]`."""
-        batch, rows, _ = among.shape
+        """What each of new rows sees, and where it belongs; good until the next call.
+
+        Args:
+            among: `[B, A, A]` of the first A rows; further ones are padding that sees everything
+                and that nobody sees. The same tensor stands for the same tree.
+            positions: `[B, T]`, none of them T or more behind the committed part.
+        """
+        seen = self._uncovered(among, positions.shape) or self._seen(among, positions)
+        self._latest = _Latest(self.lengths, among, seen)
+        return seen
+
+    def _uncovered(self, among: torch.Tensor, shape: torch.Size) -> Visibility | None:
+        """The last visibility with what was committed since, where that is all the difference:
+        the same tree of a single sequence, within one block."""
+        latest, lengths = self._latest, self.lengths
+        if latest is None or latest.among is not among or len(lengths) > 1:
+            return None
+        seen, place = latest.seen, lengths[0] % BLOCK_SIZE
+        num_new = lengths[0] - latest.lengths[0]
+        is_alike = (
+            len(latest.lengths) == 1
+            and shape[1] == seen.inside.shape[2]
+            and seen.unfinished.shape[2] == self.capacity // BLOCK_SIZE
+            and 0 <= num_new <= place
+            and place + shape[1] <= BLOCK_SIZE
+        )
+        if not is_alike:
+            return None
+        seen.mask[..., place - num_new : place] = 0
+        return seen
+
+    def _seen(self, among: torch.Tensor, positions: torch.Tensor) -> Visibility:
+        batch, rows = positions.shape
         mask = torch.zeros(batch, 1, rows, BLOCK_SIZE + rows)
         unfinished = torch.zeros(batch, 1, self.capacity // BLOCK_SIZE, 1, 1)
+        inside = torch.empty(batch, 1, rows, 1)
         for row, length in enumerate(self.lengths):
-            mask[row, :, :, length % BLOCK_SIZE : BLOCK_SIZE] = HIDDEN
-            unfinished[row, :, length // BLOCK_SIZE :] = HIDDEN
-        mask[:, 0, :, BLOCK_SIZE:].masked_fill_(~among, HIDDEN)
-        borders = torch.tensor(
-            [[length // BLOCK_SIZE * BLOCK_SIZE + BLOCK_SIZE] for length in self.lengths]
-        )
-        inside = (positions < borders).float()[:, None, :, None]
+            number, place = divmod(length, BLOCK_SIZE)
+            mask[row, :, :, place:BLOCK_SIZE] = HIDDEN
+            unfinished[row, :, number:] = HIDDEN
+            inside[row, 0, :, 0] = positions[row] < (number + 1) * BLOCK_SIZE
+        real = among.shape[1]
+        new = mask[:, 0, :real, BLOCK_SIZE:]
+        if real > 1:
+            new[..., :real].masked_fill_(~among, HIDDEN)
+        if real < rows:
+            new[..., real:] = HIDDEN
         return Visibility(mask, unfinished, inside)
 
-    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
-        for row, count in enumerate(counts):
-            kept = torch.arange(count) if slots is None else slots[row, :count]
-            while len(kept):
-                room = BLOCK_SIZE - self.lengths[row] % BLOCK_SIZE
-                self._append(row, kept[:room])
-                kept = kept[room:]
+    def room_for(self, rows: int) -> NewRows:
+        """Memory for the new rows of a forward, to be offered then: the last one's, if that had
+        as many."""
+        room = self._rooms.get((self.batch_size, rows))
+        if room is None:
+            stores = self._allocation.stores.items()
+            room = [self._room(shape, rows, store.keys) for shape, store in stores]
+            if rows <= _MOST_KEPT_ROWS:
+                self._rooms[self.batch_size, rows] = room
+        return room
 
-    def _append(self, row: int, kept: torch.Tensor) -> None:
+    def _room(
+        self, shape: LayerShape, rows: int, like: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        front = (len(like), self.batch_size, shape.num_kv_heads, rows)
+        value_dim = shape.value_dim - SUM_WIDTH
+        return like.new_empty(*front, shape.key_dim), like.new_empty(*front, value_dim)
+
+    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+        for row, kept in enumerate(runs_of(counts, slots)):
+            for start, stop in kept:
+                while start < stop:
+                    room = BLOCK_SIZE - self.lengths[row] % BLOCK_SIZE
+                    end = min(stop, start + room)
+                    self._append(row, slice(start, end))
+                    start = end
+
+    def _append(self, row: int, kept: slice) -> None:
         """Copy some of the offered rows to a tail, and that to the blocks once it is full."""
         place, length = self._rows[row], self.lengths[row]
-        aim = slice(length % BLOCK_SIZE, length % BLOCK_SIZE + len(kept))
+        count = kept.stop - kept.start
+        aim = slice(length % BLOCK_SIZE, length % BLOCK_SIZE + count)
         stores = self._tails._allocation.stores.values()
         for store, offered in zip(stores, self._offered, strict=True):
             for tensor, new in zip(store, offered, strict=True):
-                tensor[:, place, :, aim, : new.shape[-1]] = new[:, row][:, :, kept]
-        self._count(row, length + len(kept))
+                tensor[:, place, :, aim, : new.shape[-1]] = new[:, row, :, kept]
+        self._count(row, length + count)
         if aim.stop == BLOCK_SIZE:
             self._fit(self.lengths[row])
             for block, tail in self._block_and_tail(row, length // BLOCK_SIZE):

@@ -29,36 +29,66 @@ class Lane:
 
     def __init__(self, request: Any) -> None:
         self._request = request
+        # The request knows addresses only: what lies there is held here.
         self._inputs: dict[int, torch.Tensor] = {}
         self._outputs: dict[int, torch.Tensor] = {}
+        self._memory: Sequence[torch.Tensor] = ()
 
     def run(
         self,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
+        memory: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Compute `outputs` in place, without a copy of anything."""
-        _hand_over(inputs, self._inputs, self._request.set_input_tensor)
-        _hand_over(outputs, self._outputs, self._request.set_output_tensor)
-        self._request.infer()
+        """Compute `outputs` in place.
+
+        To tell a request of an address takes longer than to copy a few numbers.
+
+        Args:
+            inputs: small; they are copied to where the last ones were.
+            memory: further inputs, behind those, read where they are. The same sequence stands
+                for the same tensors.
+        """
+        for place, tensor in enumerate(inputs):
+            self._copy_in(place, tensor)
+        if memory is not self._memory:
+            for place, tensor in enumerate(memory, start=len(inputs)):
+                _hand_over(place, tensor, self._inputs, self._request.set_input_tensor)
+            self._memory = memory
+        for place, tensor in enumerate(outputs):
+            _hand_over(place, tensor, self._outputs, self._request.set_output_tensor)
+        # Else a copy of each output would be made for whoever reads what this returns.
+        self._request.infer(share_outputs=True)
+
+    def own_output(self, place: int, shape: Sequence[int]) -> torch.Tensor:
+        """Float32 memory for an output, which the next run with it overwrites."""
+        held = self._outputs.get(place)
+        return held if held is not None and held.shape == shape else torch.empty(shape)
+
+    def _copy_in(self, place: int, tensor: torch.Tensor) -> None:
+        held = self._inputs.get(place)
+        if held is not None and held.shape == tensor.shape:
+            held.copy_(tensor)
+            return
+        with torch.inference_mode(False):  # to be written in any mode
+            own = torch.empty(tensor.shape, dtype=tensor.dtype)
+        own.copy_(tensor)
+        _hand_over(place, own, self._inputs, self._request.set_input_tensor)
 
 
 def _hand_over(
-    tensors: Sequence[torch.Tensor],
+    place: int,
+    tensor: torch.Tensor,
     held: dict[int, torch.Tensor],
     set_tensor: Callable[[int, Any], None],
 ) -> None:
-    """Tell a request of memory that it does not have yet.
-
-    What it has is held here: the request knows addresses only.
-    """
-    for place, tensor in enumerate(tensors):
-        old = held.get(place)
-        if old is tensor:
-            continue
-        if old is None or (old.data_ptr(), old.shape) != (tensor.data_ptr(), tensor.shape):
-            set_tensor(place, _shared(tensor))
-            held[place] = tensor
+    """Tell a request of memory that it does not have yet."""
+    old = held.get(place)
+    if old is tensor:
+        return
+    if old is None or (old.data_ptr(), old.shape) != (tensor.data_ptr(), tensor.shape):
+        set_tensor(place, _shared(tensor))
+    held[place] = tensor
 
 
 class Lanes:

@@ -14,7 +14,8 @@ one shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -29,11 +30,21 @@ NewRows = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """New keys and values `[L, B, N, T, D]` for each shape of layers, in the order of the cache."""
 
 
+class _Mask(NamedTuple):
+    """The last mask that was made, and what it followed from."""
+
+    lengths: list[int]
+    among: torch.Tensor
+    capacity: int
+    numbers: torch.Tensor
+
+
 class LateCache(KVCache):
     """A `KVCache` of which all rows but the committed ones are elsewhere."""
 
     _offered: NewRows = ()
     _memory: list[torch.Tensor] | None = None
+    _latest_mask: _Mask | None = None
 
     def view(self, start: int, stop: int) -> LateCache:
         first = self._rows.start
@@ -55,11 +66,27 @@ class LateCache(KVCache):
     def mask(self, among: torch.Tensor) -> torch.Tensor:
         """What each of T new rows sees, as numbers to add: `[B, T, T]` to `[B, 1, T, C + T]`.
 
-        The committed rows are in front, then the new ones.
+        The committed rows are in front, then the new ones. It is good until the next call; the
+        same tensor stands for the same rows.
         """
+        latest, lengths = self._latest_mask, self.lengths
+        if (
+            latest is not None
+            and latest.among is among
+            and latest.capacity == self.capacity
+            and len(lengths) == len(latest.lengths) == 1
+            and latest.lengths <= lengths
+        ):
+            latest.numbers[..., latest.lengths[0] : lengths[0]] = 0
+        else:
+            latest = _Mask(lengths, among, self.capacity, self._new_mask(lengths, among))
+        self._latest_mask = latest._replace(lengths=lengths)
+        return latest.numbers
+
+    def _new_mask(self, lengths: Sequence[int], among: torch.Tensor) -> torch.Tensor:
         batch, rows, _ = among.shape
         numbers = torch.zeros(batch, 1, rows, self.capacity + rows)
-        for row, length in enumerate(self.lengths):
+        for row, length in enumerate(lengths):
             numbers[row, :, :, length : self.capacity] = HIDDEN
         numbers[:, 0, :, self.capacity :].masked_fill_(~among, HIDDEN)
         return numbers
@@ -77,13 +104,15 @@ class LateCache(KVCache):
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
         """Copy offered rows behind the committed ones: those in `slots` `[B, A]`, or the first."""
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
-        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
-            aim = slice(length, length + count)
-            source = slice(count) if slots is None else slots[row, :count]
-            for store, offered in zip(self._allocation.stores.values(), self._offered, strict=True):
-                for tensor, new in zip(store, offered, strict=True):
-                    tensor[:, self._rows[row], :, aim] = new[:, row][:, :, source]
-            self._allocation.lengths[self._rows[row]] += count
+        stores = self._allocation.stores.values()
+        for row, (place, kept) in enumerate(zip(self._rows, runs_of(counts, slots), strict=True)):
+            for start, stop in kept:
+                length = self._allocation.lengths[place]
+                aim = slice(length, length + stop - start)
+                for store, offered in zip(stores, self._offered, strict=True):
+                    for tensor, new in zip(store, offered, strict=True):
+                        tensor[:, place, :, aim] = new[:, row, :, start:stop]
+                self._allocation.lengths[place] = aim.stop
 
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, length)
@@ -97,6 +126,26 @@ class LateCache(KVCache):
 
     def _rows_for(self, longest: int) -> int:
         return rows_for(longest)
+
+
+def runs_of(
+    counts: Sequence[int], slots: torch.Tensor | None
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """Of each sequence, which rows are kept, as bounds of those that lie side by side.
+
+    To copy a few slices takes less time than to gather rows.
+    """
+    if slots is None:
+        yield from ([(0, count)] for count in counts)
+        return
+    for row, count in zip(slots.tolist(), counts, strict=True):
+        runs: list[tuple[int, int]] = []
+        for slot in row[:count]:
+            if runs and runs[-1][1] == slot:
+                runs[-1] = runs[-1][0], slot + 1
+            else:
+                runs.append((slot, slot + 1))
+        yield runs
 
 
 def rows_for(longest: int) -> int:

@@ -12,6 +12,7 @@ vocabulary · R rows.
 from __future__ import annotations
 
 import hashlib
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.artefact import Graphs, stored_graphs
 from entmtp.target.runtimes.block_cache import BlockCache
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
-from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.lanes import MAX_PINNED, Lanes
 
 _EXACT_LENGTH = 32_768
@@ -84,7 +84,6 @@ class OpenVinoTarget(TargetModel):
         # The graphs are files that were made of these weights, and the rest is in the name.
         self.check_mark = graphs.folder / f"checked-{_machine()}"
         progress(f"compiling {target.name} for {number_format}")
-        self._groups = shape_groups(self.layout)
         self._past_layout = [
             shape._replace(value_dim=shape.value_dim + SUM_WIDTH) for shape in self.layout
         ]
@@ -114,20 +113,27 @@ class OpenVinoTarget(TargetModel):
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, BlockCache), "a cache of new_cache"
-        rows = ids.shape[1]
-        ids, positions, among = _padded(ids, positions, among, self._bucket(*ids.shape))
-        inputs = (ids, positions, *cache.visibility(among, positions), *cache.memory())
-        hidden, new = self._make_outputs(*ids.shape)
-        self._body.lane(*ids.shape).run(inputs, (hidden, *new))
-        cache.offer(list(zip(new[::2], new[1::2], strict=True)))
-        return hidden[:, :rows]
+        batch, wanted = ids.shape
+        rows = self._bucket(batch, wanted)
+        if rows > wanted:
+            ids, positions = _widened(ids, rows), _widened(positions, rows)
+        inputs = (ids, positions, *cache.visibility(among, positions))
+        lane, new = self._body.lane(batch, rows), cache.room_for(rows)
+        states = lane.own_output(0, (batch, rows, self.hidden_size))
+        lane.run(inputs, (states, *(part for pair in new for part in pair)), cache.memory())
+        cache.offer(new)
+        hidden = torch.empty(batch, wanted, self.hidden_size)
+        return hidden.copy_(states[:, :wanted])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        rows = flat.expand(_MIN_ROWS, -1) if len(flat) == 1 else flat
-        logits = torch.empty(len(rows), self.vocab_size)
-        self._output.lane(*rows.shape).run((rows.contiguous(),), (logits,))
-        return self._output_layer.finish(logits[: len(flat)].reshape(*hidden.shape[:-1], -1))
+        *front, size = hidden.shape
+        wanted = math.prod(front)
+        rows = hidden.reshape(wanted, size)
+        if wanted == 1:
+            rows = rows.expand(_MIN_ROWS, -1)
+        logits = torch.empty(rows.shape[0], self.vocab_size)
+        self._output.lane(*rows.shape).run((rows,), (logits,))
+        return self._output_layer.finish(logits[:wanted].view(*front, -1))
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -196,16 +202,6 @@ class OpenVinoTarget(TargetModel):
             border.output(place).tensor().set_element_type(ov.Type.bf16)
         return border.build()
 
-    def _make_outputs(self, batch: int, rows: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Memory for hidden states and, for each shape of layers, new keys and values."""
-        new = []
-        for layers in self._groups:
-            shape = self.layout[layers[0]]
-            front = (len(layers), batch, shape.num_kv_heads, rows)
-            new.append(torch.empty(*front, shape.key_dim, dtype=self._format.cache))
-            new.append(torch.empty(*front, shape.value_dim, dtype=self._format.cache))
-        return torch.empty(batch, rows, self.hidden_size), new
-
 
 def cpu_settings(number_format: str) -> dict[str, object]:
     """What OpenVINO is to be told for a number format."""
@@ -226,20 +222,11 @@ def _machine() -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def _padded(
-    ids: torch.Tensor,  # [B, T]
-    positions: torch.Tensor,  # [B, T]
-    among: torch.Tensor,  # [B, T, T]
-    rows: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same with `rows` rows; the new ones see the past and themselves, and nobody sees them."""
-    batch, wanted = ids.shape
-    if rows == wanted:
-        return ids.contiguous(), positions.contiguous(), among
-    wide = torch.eye(rows, dtype=torch.bool).repeat(batch, 1, 1)
-    wide[:, :wanted, :wanted] = among
-    more = (0, rows - wanted)
-    return pad(ids, more), pad(positions, more), wide
+def _widened(numbers: torch.Tensor, rows: int) -> torch.Tensor:
+    """`[B, T]` as `[B, rows]`: what nobody looks at is some number that is right elsewhere."""
+    if numbers.shape[1] == 1:
+        return numbers.expand(-1, rows)
+    return pad(numbers, (0, rows - numbers.shape[1]))
 
 
 def _spread(sizes: Collection[int], limit: int) -> list[int]:
