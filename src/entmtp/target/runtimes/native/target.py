@@ -10,6 +10,9 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch.nn.functional import embedding
 
@@ -86,6 +89,17 @@ class NativeTarget(TargetModel):
         hidden = embedding(ids, self.embedding_weight).float()
         self._decoder.run(hidden, positions, among, cache)
         return hidden
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """PyTorch, which does the small rest, on one thread: more would wait for work by spinning,
+        on the cores that the kernels' own threads want."""
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()
