@@ -11,8 +11,11 @@
 // Committed keys lie in blocks of 16 positions, [D, 16] each, so that one vector holds 16 scores.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <immintrin.h>
@@ -22,6 +25,7 @@
 namespace entmtp {
 
 constexpr int kLanes = 16;
+constexpr int kMostQueries = 32;  // of one call
 
 // The keys of one head of one sequence.
 struct Keys {
@@ -35,10 +39,32 @@ struct Keys {
 };
 
 struct Scratch {
-  std::vector<float> scores, fresh;
+  std::vector<float> scores, fresh, sums, row;
 };
 
-// Scores of R queries with blocks of 16 keys: [R, stride].
+// Some rows of some heads that share keys.
+struct Queries {
+  int count;
+  const float* const* rows;                  // [count] of D numbers, scaled
+  const std::vector<int32_t>* const* seen;   // [count] new rows that each sees, ascending
+  float* const* outputs;                     // [count] of D numbers
+};
+
+constexpr int kAtOnce = 4;        // queries for which a vector of keys or values is loaded once
+constexpr int64_t kTile = 64;     // positions of values that stay in the nearest cache
+
+// Calls `work` with the number of queries, at most four, as a constant.
+template <class Work>
+inline void with_count(int count, Work work) {
+  switch (count) {
+    case 1: work(std::integral_constant<int, 1>()); break;
+    case 2: work(std::integral_constant<int, 2>()); break;
+    case 3: work(std::integral_constant<int, 3>()); break;
+    default: work(std::integral_constant<int, 4>());
+  }
+}
+
+// Scores of R queries with N blocks of 16 keys: [R, stride].
 template <int R, int N>
 inline void score_blocks(const float* const* queries, const float* keys, int64_t size,
                          float* scores, int64_t stride) {
@@ -57,14 +83,22 @@ inline void score_blocks(const float* const* queries, const float* keys, int64_t
     for (int n = 0; n < N; ++n) _mm512_storeu_ps(scores + r * stride + n * kLanes, sum[r][n]);
 }
 
-template <int R>
-inline void score_all(const float* const* queries, const float* keys, int64_t blocks, int64_t size,
+// Scores of all queries with `blocks` blocks of keys: [count, stride].
+inline void score_all(const Queries& queries, const float* keys, int64_t blocks, int64_t size,
                       float* scores, int64_t stride) {
-  int64_t b = 0;
-  for (; b + 4 <= blocks; b += 4)
-    score_blocks<R, 4>(queries, keys + b * size * kLanes, size, scores + b * kLanes, stride);
-  for (; b < blocks; ++b)
-    score_blocks<R, 1>(queries, keys + b * size * kLanes, size, scores + b * kLanes, stride);
+  for (int64_t b = 0; b < blocks;) {
+    const bool is_many = b + 4 <= blocks;
+    for (int q = 0; q < queries.count; q += kAtOnce)
+      with_count(queries.count - q, [&](auto count) {
+        const float* from = keys + b * size * kLanes;
+        float* into = scores + q * stride + b * kLanes;
+        if (is_many)
+          score_blocks<count(), 4>(queries.rows + q, from, size, into, stride);
+        else
+          score_blocks<count(), 1>(queries.rows + q, from, size, into, stride);
+      });
+    b += is_many ? 4 : 1;
+  }
 }
 
 // Turns a row's scores into weights in place; their sum.
@@ -92,74 +126,78 @@ inline float weigh(float* scores, int64_t count) {
   return _mm512_reduce_add_ps(sum);
 }
 
-// Weighted sums of values, W vectors of 16 numbers at a time.
+// Adds `count` weighted values to sums of R queries, W vectors of 16 numbers: [R, size].
 template <int R, int W>
-inline void add_values(const Keys& keys, const float* scores, int64_t stride,
-                       const std::vector<int32_t>* const* seen, const float* sums, int64_t at,
-                       float* const* outputs) {
+inline void add_values(const float* values, int64_t size, int64_t count, const float* weights,
+                       int64_t stride, float* sums) {
   __m512 total[R][W];
   for (int r = 0; r < R; ++r)
-    for (int w = 0; w < W; ++w) total[r][w] = _mm512_setzero_ps();
-  for (int64_t j = 0; j < keys.length; ++j) {
-    const float* value = keys.committed_values + j * keys.size + at;
+    for (int w = 0; w < W; ++w) total[r][w] = _mm512_loadu_ps(sums + r * size + w * kLanes);
+  for (int64_t j = 0; j < count; ++j)
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
-      const __m512 part = _mm512_loadu_ps(value + w * kLanes);
+      const __m512 value = _mm512_loadu_ps(values + j * size + w * kLanes);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
-        total[r][w] = _mm512_fmadd_ps(part, _mm512_set1_ps(scores[r * stride + j]), total[r][w]);
+        total[r][w] =
+            _mm512_fmadd_ps(value, _mm512_set1_ps(weights[r * stride + j]), total[r][w]);
     }
-  }
-  for (int r = 0; r < R; ++r) {
-    const float* own = scores + r * stride + keys.length;
-    for (size_t i = 0; i < seen[r]->size(); ++i) {
-      const float* value = keys.new_values + (*seen[r])[i] * keys.size + at;
-      const __m512 weight = _mm512_set1_ps(own[i]);
-      for (int w = 0; w < W; ++w)
-        total[r][w] = _mm512_fmadd_ps(_mm512_loadu_ps(value + w * kLanes), weight, total[r][w]);
-    }
-    const __m512 sum = _mm512_set1_ps(sums[r]);
-    for (int w = 0; w < W; ++w)
-      _mm512_storeu_ps(outputs[r] + at + w * kLanes, _mm512_div_ps(total[r][w], sum));
-  }
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w) _mm512_storeu_ps(sums + r * size + w * kLanes, total[r][w]);
 }
 
-// `R` rows of one head: `queries` are scaled, `seen[r]` are the new rows that row r sees, ascending.
+// The same for all numbers of R values' rows.
 template <int R>
-inline void attend_some(const Keys& keys, const float* const* queries,
-                        const std::vector<int32_t>* const* seen, float* const* outputs,
-                        Scratch& scratch) {
+inline void add_rows(const float* values, int64_t size, int64_t count, const float* weights,
+                     int64_t stride, float* sums) {
+  int64_t at = 0;
+  for (; at + 4 * kLanes <= size; at += 4 * kLanes)
+    add_values<R, 4>(values + at, size, count, weights, stride, sums + at);
+  for (; at < size; at += kLanes)
+    add_values<R, 1>(values + at, size, count, weights, stride, sums + at);
+}
+
+template <class T>
+inline T* room(std::vector<T>& memory, int64_t size) {
+  if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+  return memory.data();
+}
+
+inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
   const int64_t past = (keys.length + kLanes - 1) / kLanes;
   const int64_t fresh = (keys.num_new + kLanes - 1) / kLanes;
-  const int64_t stride = (past + 4) * kLanes + keys.num_new;
-  if (static_cast<int64_t>(scratch.scores.size()) < R * stride) scratch.scores.resize(R * stride);
-  if (static_cast<int64_t>(scratch.fresh.size()) < R * fresh * kLanes)
-    scratch.fresh.resize(R * fresh * kLanes);
-  float* scores = scratch.scores.data();
-  score_all<R>(queries, keys.committed_keys, past, keys.size, scores, stride);
-  score_all<R>(queries, keys.new_keys, fresh, keys.size, scratch.fresh.data(), fresh * kLanes);
-  float sums[R];
-  for (int r = 0; r < R; ++r) {
-    float* own = scores + r * stride + keys.length;
-    const float* given = scratch.fresh.data() + r * fresh * kLanes;
-    for (size_t i = 0; i < seen[r]->size(); ++i) own[i] = given[(*seen[r])[i]];
-    sums[r] = weigh(scores + r * stride, keys.length + static_cast<int64_t>(seen[r]->size()));
+  const int64_t stride = past * kLanes + keys.num_new, size = keys.size;
+  float* scores = room(scratch.scores, queries.count * stride + kLanes);
+  float* given = room(scratch.fresh, queries.count * fresh * kLanes);
+  float* sums = room(scratch.sums, queries.count * size);
+  score_all(queries, keys.committed_keys, past, size, scores, stride);
+  score_all(queries, keys.new_keys, fresh, size, given, fresh * kLanes);
+  float weights[kMostQueries];
+  for (int q = 0; q < queries.count; ++q) {
+    const auto& seen = *queries.seen[q];
+    float* own = scores + q * stride;
+    for (size_t i = 0; i < seen.size(); ++i)
+      own[keys.length + i] = given[q * fresh * kLanes + seen[i]];
+    weights[q] = weigh(own, keys.length + static_cast<int64_t>(seen.size()));
   }
-  int64_t at = 0;
-  for (; at + 4 * kLanes <= keys.size; at += 4 * kLanes)
-    add_values<R, 4>(keys, scores, stride, seen, sums, at, outputs);
-  for (; at < keys.size; at += kLanes)
-    add_values<R, 1>(keys, scores, stride, seen, sums, at, outputs);
-}
-
-inline void attend(const Keys& keys, int count, const float* const* queries,
-                   const std::vector<int32_t>* const* seen, float* const* outputs,
-                   Scratch& scratch) {
-  switch (count) {
-    case 1: attend_some<1>(keys, queries, seen, outputs, scratch); break;
-    case 2: attend_some<2>(keys, queries, seen, outputs, scratch); break;
-    case 3: attend_some<3>(keys, queries, seen, outputs, scratch); break;
-    default: attend_some<4>(keys, queries, seen, outputs, scratch);
+  std::memset(sums, 0, queries.count * size * sizeof(float));
+  for (int64_t start = 0; start < keys.length; start += kTile) {
+    const int64_t count = std::min(kTile, keys.length - start);
+    for (int q = 0; q < queries.count; q += kAtOnce)
+      with_count(queries.count - q, [&](auto number) {
+        add_rows<number()>(keys.committed_values + start * size, size, count,
+                           scores + q * stride + start, stride, sums + q * size);
+      });
+  }
+  for (int q = 0; q < queries.count; ++q) {
+    const auto& seen = *queries.seen[q];
+    const float* own = scores + q * stride + keys.length;
+    for (size_t i = 0; i < seen.size(); ++i)
+      add_rows<1>(keys.new_values + seen[i] * size, size, 1, own + i, stride, sums + q * size);
+    const __m512 sum = _mm512_set1_ps(weights[q]);
+    for (int64_t d = 0; d < size; d += kLanes)
+      _mm512_storeu_ps(queries.outputs[q] + d,
+                       _mm512_div_ps(_mm512_loadu_ps(sums + q * size + d), sum));
   }
 }
 

@@ -132,10 +132,9 @@ class Forward {
     const int64_t size = body_.hidden_size;
     const Rows rows = work_.rows(size);
     team_.share(self, num_rows_, 1, [&](int64_t row) {
-      auto& scratch = work_.scratch[self.id].fresh;
-      fit(scratch, size);
-      normalise(step_.hidden + row * size, weight, size, body_.epsilon, scratch.data());
-      quantise_row(scratch.data(), row, rows);
+      float* normal = room(work_.scratch[self.id].row, size);
+      normalise(step_.hidden + row * size, weight, size, body_.epsilon, normal);
+      quantise_row(normal, row, rows);
     });
   }
 
@@ -188,19 +187,23 @@ class Forward {
                                    body_.head_size * kLanes;
   }
 
+  // A task is some rows of one query head; of all that share keys, where there are rows enough to
+  // keep every thread busy.
   void attention(Worker& self, int64_t index) {
+    const int64_t group = body_.num_heads / body_.num_kv_heads;
     const int64_t portions = (step_.num_rows + kHeadRows - 1) / kHeadRows;
-    const int64_t count = step_.num_sequences * body_.num_heads * portions;
-    team_.share(self, count, 1, [&](int64_t task) {
-      const int64_t first = task % portions * kHeadRows;
-      const int64_t head = task / portions % body_.num_heads;
-      attend_rows(self, index, task / portions / body_.num_heads, head, first);
+    const bool is_grouped = portions > 1 && group * kHeadRows <= kMostQueries;
+    const int64_t together = is_grouped ? group : 1, units = body_.num_heads / together;
+    team_.share(self, step_.num_sequences * units * portions, 1, [&](int64_t task) {
+      const int64_t first = task % portions * kHeadRows, unit = task / portions % units;
+      attend_rows(self, index, task / portions / units, unit * together, together, first);
     });
   }
 
-  void attend_rows(Worker& self, int64_t index, int64_t sequence, int64_t head, int64_t first) {
+  void attend_rows(Worker& self, int64_t index, int64_t sequence, int64_t first_head,
+                   int64_t num_heads, int64_t first) {
     const int64_t size = body_.head_size;
-    const int64_t kv_head = head / (body_.num_heads / body_.num_kv_heads);
+    const int64_t kv_head = first_head / (body_.num_heads / body_.num_kv_heads);
     const int64_t lane = (index * step_.num_places + step_.places[sequence]) * body_.num_kv_heads;
     const int64_t start = (lane + kv_head) * step_.capacity * size;
     const Keys keys{step_.keys + start,
@@ -210,17 +213,18 @@ class Forward {
                     new_row(step_.new_values, index, sequence * step_.num_rows, kv_head),
                     step_.num_rows,
                     size};
-    const float* queries[kHeadRows];
-    const std::vector<int32_t>* seen[kHeadRows];
-    float* outputs[kHeadRows];
-    const int64_t count = std::min(kHeadRows, step_.num_rows - first);
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t row = sequence * step_.num_rows + first + r;
-      queries[r] = work_.projected.data() + row * projected_size_ + head * size;
-      seen[r] = &work_.seen[row];
-      outputs[r] = work_.attended.data() + row * query_size_ + head * size;
-    }
-    attend(keys, static_cast<int>(count), queries, seen, outputs, work_.scratch[self.id]);
+    const float* queries[kMostQueries];
+    const std::vector<int32_t>* seen[kMostQueries];
+    float* outputs[kMostQueries];
+    int count = 0;
+    for (int64_t head = first_head; head < first_head + num_heads; ++head)
+      for (int64_t slot = first; slot < std::min(first + kHeadRows, step_.num_rows); ++slot) {
+        const int64_t row = sequence * step_.num_rows + slot;
+        queries[count] = work_.projected.data() + row * projected_size_ + head * size;
+        seen[count] = &work_.seen[row];
+        outputs[count++] = work_.attended.data() + row * query_size_ + head * size;
+      }
+    attend(keys, Queries{count, queries, seen, outputs}, work_.scratch[self.id]);
   }
 
   const Body& body_;

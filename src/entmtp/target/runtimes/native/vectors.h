@@ -45,10 +45,16 @@ inline void normalise(const float* row, const float* weight, int64_t size, float
 
 inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotary_size) {
   const int64_t half = rotary_size / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = head[i], second = head[i + half];
-    head[i] = std::fma(first, cosines[i], -(second * sines[i]));
-    head[i + half] = std::fma(second, cosines[i], first * sines[i]);
+  for (int64_t i = 0; i < half; i += 16) {
+    const __mmask16 part = static_cast<__mmask16>(half - i < 16 ? (1 << (half - i)) - 1 : 0xffff);
+    const __m512 first = _mm512_maskz_loadu_ps(part, head + i);
+    const __m512 second = _mm512_maskz_loadu_ps(part, head + i + half);
+    const __m512 cosine = _mm512_maskz_loadu_ps(part, cosines + i);
+    const __m512 sine = _mm512_maskz_loadu_ps(part, sines + i);
+    _mm512_mask_storeu_ps(head + i, part,
+                          _mm512_fmsub_ps(first, cosine, _mm512_mul_ps(second, sine)));
+    _mm512_mask_storeu_ps(head + i + half, part,
+                          _mm512_fmadd_ps(second, cosine, _mm512_mul_ps(first, sine)));
   }
 }
 
