@@ -20,6 +20,7 @@ import torch
 
 from entmtp.data.cache import Progress, cache_dir, is_complete, new_folder, write_manifest
 from entmtp.errors import BadInput
+from entmtp.target.runtimes.native.memory import packed_memory
 from entmtp.target.runtimes.packages import machine
 
 GROUP = 64
@@ -215,9 +216,7 @@ class PackedMatrix:
         num_outputs, num_inputs = weight.shape
         assert num_inputs % GROUP == 0, "rows are made of whole groups"
         rows = weight.detach().float().contiguous()
-        self._packed = torch.empty(
-            library.entmtp_packed_bytes(num_outputs, num_inputs), dtype=torch.uint8
-        )
+        self._packed = packed_memory(library.entmtp_packed_bytes(num_outputs, num_inputs))
         library.entmtp_pack(address(rows), num_outputs, num_inputs, address(self._packed))
         self._bias = None
         if bias is not None:
