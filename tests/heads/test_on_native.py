@@ -12,7 +12,7 @@ from entmtp.heads import Draft, DraftHeads, HeadsConfig, build_heads, load_heads
 from entmtp.heads.base import HeadKernels
 from entmtp.heads.on_native import NUM_CHILDREN, NativeKernels
 from entmtp.target.runtimes.native.cache import NativeCache
-from entmtp.trees import chain, tree_buffers
+from entmtp.trees import Tree, chain, full, tree_buffers
 from fixtures import tiny
 from runtimes import drafting_natively, needs_native, on_native
 
@@ -71,6 +71,32 @@ def test_children_are_near(kind: str, output: str) -> None:
         assert (log_probs.diff(dim=1) <= 0).all()
 
 
+@pytest.mark.parametrize("kind", ["hydra", "hydra++"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_a_level_at_once_is_what_children_one_by_one_are(kind: str, dtype: torch.dtype) -> None:
+    heads = made(kind, "target").to(dtype)
+    at_once, one_by_one = (drafting_natively(heads, on_native(vocab_size=40)) for _ in range(2))
+    trees = (
+        (Tree.from_paths([[1], [4], [1, 0], [1, 3], [4, 2], [4, 2, 5], [1, 3, 0]]), chain(4)),
+        (full(3, 3), chain(1), Tree.from_paths([[rank] for rank in range(NUM_CHILDREN + 3)])),
+    )
+    for some in trees:
+        buffers = tree_buffers(some, torch.device("cpu"))
+        roots = torch.arange(len(some))
+        context = torch.randn(len(some), 64, generator=torch.Generator().manual_seed(1))
+        drafts = [at_once.draft(context, roots, buffers)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(NativeKernels, "fill_level", HeadKernels.fill_level)
+            drafts.append(one_by_one.draft(context, roots, buffers))
+        ids, log_probs = (
+            [getattr(draft, name)[buffers.valid] for draft in drafts]
+            for name in ("ids", "log_probs")
+        )
+        assert torch.equal(*ids)
+        assert torch.allclose(*log_probs, atol=1e-5)
+
+
 @torch.inference_mode()
 def test_more_children_than_a_kernel_picks() -> None:
     heads = made("hydra", "target")
@@ -107,9 +133,9 @@ def test_levels_that_nobody_wants_are_not_drafted(monkeypatch: pytest.MonkeyPatc
     heads = drafting_natively(random_heads(tiny(), "hydra"), on_native())
     buffers = tree_buffers((chain(4),), torch.device("cpu"))
     asked = []
-    children = NativeKernels.children
+    fill_level = NativeKernels.fill_level
     monkeypatch.setattr(
-        NativeKernels, "children", lambda *each: asked.append(each[1]) or children(*each)
+        NativeKernels, "fill_level", lambda *each: asked.append(each[1]) or fill_level(*each)
     )
     draft = Draft.empty(torch.tensor([1]), buffers)
     for depth in heads.fill(draft, torch.randn(1, 64), buffers):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from entmtp.heads.level import Children
     from entmtp.target import TargetModel
     from entmtp.target.cache import KVCache
-    from entmtp.trees import Tree, TreeBuffers
+    from entmtp.trees import Level, Tree, TreeBuffers
 
 
 class Draft(NamedTuple):
@@ -101,6 +101,14 @@ class HeadKernels(ABC):
         num_ranks: int,
     ) -> Children:
         """The best children of each path by one head that needs it."""
+
+    def fill_level(self, head: int, draft: Draft, context: torch.Tensor, level: Level) -> bool:
+        """Draft a whole level of one head that needs the path, in place.
+
+        Returns whether that was done; else `children` is asked.
+        """
+        del head, draft, context, level
+        return False
 
     @abstractmethod
     def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:

@@ -18,7 +18,7 @@ from torch.nn.functional import silu
 from entmtp.heads.base import Draft, DraftHeads, HeadsConfig, last_of_each
 from entmtp.heads.level import Children, choose, fill_level
 from entmtp.heads.prefix import PrefixLayer
-from entmtp.trees import TreeBuffers
+from entmtp.trees import Level, TreeBuffers
 
 if TYPE_CHECKING:
     from entmtp.target.cache import KVCache
@@ -119,11 +119,16 @@ class HydraHeads(DraftHeads):
 
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         for head, level in enumerate(buffers.levels):
-            path_ids = draft.wide_ids.gather(1, level.ways.flatten(1)).view_as(level.ways)
-            path = self.embed(path_ids).flatten(2)
-            states = context[:, None].expand(-1, path.shape[1], -1)
-            fill_level(draft, level, self._children(head, states, path, level.num_ranks))
+            kernels = self.kernels
+            if kernels is None or not kernels.fill_level(head, draft, context, level):
+                self._fill_level(head, draft, context, level)
             yield head + 1
+
+    def _fill_level(self, head: int, draft: Draft, context: torch.Tensor, level: Level) -> None:
+        path_ids = draft.wide_ids.gather(1, level.ways.flatten(1)).view_as(level.ways)
+        path = self.embed(path_ids).flatten(2)
+        states = context[:, None].expand(-1, path.shape[1], -1)
+        fill_level(draft, level, self._children(head, states, path, level.num_ranks))
 
     def _children(
         self, head: int, context: torch.Tensor, path: torch.Tensor, num_ranks: int

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ctypes import pointer
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from entmtp.data.cache import Progress
-from entmtp.heads.base import DraftHeads, HeadKernels
+from entmtp.heads.base import Draft, DraftHeads, HeadKernels
 from entmtp.heads.hydra import HydraHeads
 from entmtp.heads.level import Children, choose
 from entmtp.heads.medusa import MedusaHeads
@@ -37,7 +38,9 @@ from entmtp.target.runtimes.native.library import (
     address,
     kernels,
 )
+from entmtp.target.runtimes.native.library import Level as NativeLevel
 from entmtp.target.runtimes.native.weights import interleaved
+from entmtp.trees import Level
 
 NUM_CHILDREN = 16
 """Best children that a kernel picks by itself; more are picked from its logits."""
@@ -56,6 +59,10 @@ class NativeKernels(HeadKernels):
     def __init__(self, heads: DraftHeads) -> None:
         self._num_threads = torch.get_num_threads()
         self._draft_ids = heads.draft_ids
+        embedding = heads.embedding if heads.needs_path else torch.empty(0)
+        assert embedding is not None, "bound heads have it"
+        is_read = embedding.dtype in (torch.float32, torch.bfloat16)
+        self._embedding = embedding.contiguous() if is_read else embedding.float()
         self._num_children = min(NUM_CHILDREN, heads.config.draft_vocab_size)
         is_shared = heads.config.output != "own"
         outputs = [
@@ -88,6 +95,28 @@ class NativeKernels(HeadKernels):
     ) -> Children:
         rows = torch.cat([context, path], -1).float().flatten(0, 1)
         return self._ask(head, 1, rows, num_ranks, path.shape[:2])[0]
+
+    def fill_level(self, head: int, draft: Draft, context: torch.Tensor, level: Level) -> bool:
+        ids, log_probs, embedding = draft.wide_ids, draft.wide_log_probs, self._embedding
+        context = context.float().contiguous()
+        batch, parents, depth = level.ways.shape
+        named = level.ways, level.slots, level.parent_row, level.ranks
+        tables = [table.contiguous() for table in named]
+        struct = NativeLevel(
+            pointer(self._heads[head]),
+            self._outputs[head].pointer,
+            *map(address, (self._draft_ids, context, embedding, *tables, ids, log_probs)),
+            batch,
+            parents,
+            depth,
+            level.slots.shape[1],
+            ids.shape[1],
+            min(max(level.num_ranks, 1), self._outputs[head].num_outputs),
+            context.shape[1],
+            embedding.dtype == torch.bfloat16,
+        )
+        kernels().entmtp_fill_level(struct, self._num_threads)
+        return True
 
     def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:
         rows, front = context.float().contiguous(), (len(context), 1)
@@ -140,11 +169,18 @@ class NativeKernels(HeadKernels):
         assert isinstance(cache, NativeCache), "a cache of new_cache"
         assert self._prefix is not None, "these heads have no prefix layer"
         batch, rows, _ = hidden.shape
-        positions = torch.tensor(cache.lengths)[:, None] + torch.arange(rows)
-        contexts = hidden.float().clone()
-        self._prefix.run(contexts, positions, causal_among(batch, rows, hidden.device), cache)
+        positions = torch.tensor([range(n, n + rows) for n in cache.lengths])
+        contexts = hidden.float().clone(memory_format=torch.contiguous_format)
+        self._prefix.run(contexts, positions, _causal(batch, rows), cache)
         cache.advance(counts)
         return contexts
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept may be used in any mode
+def _causal(batch: int, rows: int) -> torch.Tensor:
+    """Which of `rows` new rows see which: `[B, rows, rows]`."""
+    return causal_among(batch, rows, torch.device("cpu"))
 
 
 def _heads(

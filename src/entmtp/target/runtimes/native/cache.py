@@ -13,20 +13,11 @@ Dimension key: B batch · T new rows · C capacity · N key/value heads · D hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from entmtp.target.runtimes.late_cache import LateCache
 from entmtp.target.runtimes.native.library import LANES, address, kernels
-
-
-class Memory(NamedTuple):
-    """What a forward reads, and where it writes."""
-
-    keys: torch.Tensor  # [L, *, N, C / 16, D, 16] in the shape [L, *, N, C, D]
-    values: torch.Tensor  # [L, *, N, C, D]
-    places: torch.Tensor  # [B] of this cache's sequences in them
 
 
 class NativeCache(LateCache):
@@ -41,16 +32,21 @@ class NativeCache(LateCache):
         return NativeCache(self._allocation, first + start, first + stop)
 
     @property
-    def shared(self) -> Memory:
+    def memory_of_all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys `[L, *, N, C / 16, D, 16]` in the shape `[L, *, N, C, D]`, and values in that."""
         (store,) = self._allocation.stores.values()
-        places = torch.arange(self._rows.start, self._rows.stop)
-        return Memory(store.keys, store.values, places)
+        return store.keys, store.values
+
+    @property
+    def places(self) -> range:
+        """Of this cache's sequences in that memory."""
+        return self._rows
 
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
         ((new_keys, new_values),) = self._offered
         num_layers, batch, num_heads, num_rows, size = new_keys.shape
-        keys, values, _ = self.shared
+        keys, values = self.memory_of_all
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
             kept = torch.arange(count) if slots is None else slots[row, :count].contiguous()
             kernels().entmtp_commit(

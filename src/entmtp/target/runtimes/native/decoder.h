@@ -71,10 +71,10 @@ class Forward {
         key_blocks_((step.num_rows + kLanes - 1) / kLanes) {
     const int64_t widest = std::max({body.hidden_size, query_size_, body.inner_size});
     work.fit_rows(num_rows_, widest);
-    fit(work.projected, num_rows_ * projected_size_);
-    fit(work.attended, num_rows_ * query_size_);
-    fit(work.inner, num_rows_ * body.inner_size);
-    fit(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
+    room(work.projected, num_rows_ * projected_size_);
+    room(work.attended, num_rows_ * query_size_);
+    room(work.inner, num_rows_ * body.inner_size);
+    room(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
     work.scratch.resize(team.size());
     find_seen();
   }

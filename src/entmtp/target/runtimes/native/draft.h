@@ -37,6 +37,23 @@ struct Question {
   int64_t num_heads, num_rows, num_children;
 };
 
+// One level of a batch of trees: who has children, and where those go.
+struct Level {
+  const Head* head;          // one, which sees the tokens from the root down to its node
+  const Matrix* output;      // [W, H]
+  const int64_t* draft_ids;  // [W], or null
+  const float* context;      // [B, H]
+  const void* embedding;     // [V, H] in float32 or bfloat16
+  const int64_t* ways;       // [B, P, D] slots from the root down to each parent
+  const int64_t* slots;      // [B, S] of the children
+  const int64_t* parents;    // [B, S] which of the parents each hangs under
+  const int64_t* ranks;      // [B, S] which of its children each is
+  int64_t* ids;              // [B, T] of all slots: read, and written at `slots`
+  float* log_probs;          // [B, T] written at `slots`
+  int64_t num_sequences, num_parents, depth, num_slots, width, num_children, hidden_size;
+  bool is_bfloat16;          // the embedding
+};
+
 }  // extern "C"
 
 // The most probable of a row's logits, best first; of equal ones the first.
@@ -95,8 +112,7 @@ class Drafting {
     for (int64_t h = 0; h < asked.num_heads; ++h)
       widest = std::max(widest, asked.heads[h].first.num_inputs);
     work.fit_rows(total_, widest);
-    fit(work.state, total_ * size_);
-    fit(work.other, num_rows_ * size_);
+    room(work.state, total_ * size_);
   }
 
   void run() {
@@ -168,5 +184,54 @@ class Drafting {
   Workspace& work_;
   const int64_t size_, num_rows_, total_;
 };
+
+// A row of an embedding as floats.
+inline void embed(const Level& level, int64_t id, float* into) {
+  const int64_t size = level.hidden_size;
+  if (!level.is_bfloat16) {
+    std::memcpy(into, static_cast<const float*>(level.embedding) + id * size, size * sizeof(float));
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(level.embedding) + id * size;
+  for (int64_t i = 0; i < size; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    const __m512i whole = _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+    _mm512_storeu_ps(into + i, _mm512_castsi512_ps(whole));
+  }
+}
+
+// Context and path of every parent, side by side: [B P, (D + 1) H].
+inline void gather_rows(const Level& level, float* rows) {
+  const int64_t size = level.hidden_size;
+  for (int64_t b = 0; b < level.num_sequences; ++b)
+    for (int64_t p = 0; p < level.num_parents; ++p) {
+      std::memcpy(rows, level.context + b * size, size * sizeof(float));
+      rows += size;
+      const int64_t* way = level.ways + (b * level.num_parents + p) * level.depth;
+      for (int64_t d = 0; d < level.depth; ++d, rows += size)
+        embed(level, level.ids[b * level.width + way[d]], rows);
+    }
+}
+
+// Draft one level, and lay the children into their slots.
+inline void fill_level(const Level& level, Team& team, Workspace& work) {
+  const int64_t count = level.num_sequences * level.num_parents;
+  float* rows = room(work.rows_in, count * (level.depth + 1) * level.hidden_size);
+  gather_rows(level, rows);
+  float* logits = room(work.logits, count * level.output->num_outputs);
+  int64_t* ids = room(work.ids, count * level.num_children);
+  float* log_probs = room(work.log_probs, count * level.num_children);
+  const Question question{level.head, level.output, level.draft_ids, rows, logits, ids, log_probs,
+                          1, count, level.num_children};
+  Drafting(question, team, work).run();
+  for (int64_t b = 0; b < level.num_sequences; ++b)
+    for (int64_t i = 0; i < level.num_slots; ++i) {
+      const int64_t at = b * level.num_slots + i;
+      const int64_t child =
+          (b * level.num_parents + level.parents[at]) * level.num_children + level.ranks[at];
+      level.ids[b * level.width + level.slots[at]] = ids[child];
+      level.log_probs[b * level.width + level.slots[at]] = log_probs[child];
+    }
+}
 
 }  // namespace entmtp

@@ -8,6 +8,8 @@ Dimension key: B batch · T rows · H hidden size · N key/value heads · D head
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from ctypes import Array, addressof, c_int64
 from typing import Any
 
 import torch
@@ -46,22 +48,22 @@ class PackedDecoder:
         """Turn embeddings into hidden states, in place; offers the cache the new rows."""
         batch, rows, _ = hidden.shape
         lengths = cache.lengths
-        starts, positions, among = torch.tensor(lengths), positions.contiguous(), among.contiguous()
-        keys, values, places = cache.shared
+        starts, places = _numbers(lengths), _numbers(cache.places)
+        positions, among = positions.contiguous(), among.contiguous()
+        keys, values = cache.memory_of_all
         cosines, sines = self._rotary(max(lengths) + rows)
-        front = (self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows)
-        new_keys = torch.empty(*front, self._shape.key_dim)
-        new_values = torch.empty_like(new_keys)
+        shape = self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows
+        new_keys, new_values = torch.empty(2, *shape, self._shape.key_dim)
         step = Step(
             hidden=address(hidden),
             positions=address(positions),
             among=address(among),
             cosines=address(cosines),
             sines=address(sines),
-            lengths=address(starts),
+            lengths=addressof(starts),
             keys=address(keys),
             values=address(values),
-            places=address(places),
+            places=addressof(places),
             new_keys=address(new_keys),
             new_values=address(new_values),
             num_sequences=batch,
@@ -77,3 +79,8 @@ class PackedDecoder:
         if length > len(self._tables[0]):
             self._tables = rotary_tables(self._body, 2 * length)
         return self._tables
+
+
+def _numbers(values: Sequence[int]) -> Array[c_int64]:
+    """In memory that a kernel can read; hold it meanwhile."""
+    return (c_int64 * len(values))(*values)

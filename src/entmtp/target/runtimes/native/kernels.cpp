@@ -75,6 +75,10 @@ void entmtp_draft(const Question* question, int num_threads) {
   Drafting(*question, team_of(num_threads), workspace()).run();
 }
 
+void entmtp_fill_level(const Level* level, int num_threads) {
+  fill_level(*level, team_of(num_threads), workspace());
+}
+
 // Copy accepted rows `slots` of sequence `sequence` behind the committed ones.
 void entmtp_commit(const float* new_keys, const float* new_values, int64_t num_layers,
                    int64_t num_sequences, int64_t sequence, int64_t num_kv_heads, int64_t num_rows,

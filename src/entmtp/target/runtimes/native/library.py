@@ -140,6 +140,20 @@ class Question(Structure):
     ]
 
 
+class Level(Structure):
+    """`struct Level` of `draft.h`."""
+
+    _fields_ = [
+        ("head", POINTER(Head)),
+        ("output", POINTER(Matrix)),
+        *((name, c_void_p) for name in ("draft_ids", "context", "embedding", "ways", "slots")),
+        *((name, c_void_p) for name in ("parents", "ranks", "ids", "log_probs")),
+        *((name, c_int64) for name in ("num_sequences", "num_parents", "depth", "num_slots")),
+        *((name, c_int64) for name in ("width", "num_children", "hidden_size")),
+        ("is_bfloat16", c_bool),
+    ]
+
+
 def missing() -> str | None:
     """Why the kernels cannot be had here; None where they can."""
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -183,7 +197,8 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
     library.entmtp_draft.argtypes = [POINTER(Question), c_int]
-    for name in ("pack", "forward", "linear", "draft", "commit"):
+    library.entmtp_fill_level.argtypes = [POINTER(Level), c_int]
+    for name in ("pack", "forward", "linear", "draft", "fill_level", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 

@@ -235,6 +235,8 @@ inline void multiply(const Matrix& matrix, int64_t block, const Rows& rows, int6
   if (count > kFewRows) {
     if (count <= 4)
       multiply_many<4>(packed, rows, first, out);
+    else if (count <= 8)
+      multiply_many<8>(packed, rows, first, out);
     else if (count <= 12)
       multiply_many<12>(packed, rows, first, out);
     else

@@ -13,17 +13,13 @@
 
 namespace entmtp {
 
-template <class T>
-inline void fit(std::vector<T>& memory, int64_t size) {
-  if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
-}
-
 struct Workspace {
   std::vector<int8_t> whole;
   std::vector<float> scale;
   std::vector<int32_t> opening;
   std::vector<float> projected, attended, inner, keys;  // of a layer
-  std::vector<float> state, other;                      // of draft heads
+  std::vector<float> state, rows_in, logits, log_probs;  // of draft heads
+  std::vector<int64_t> ids;
   std::vector<std::vector<int32_t>> seen;  // [R] new rows that a row sees, ascending
   std::vector<Scratch> scratch;            // of each thread
 
@@ -33,9 +29,9 @@ struct Workspace {
 
   void fit_rows(int64_t count, int64_t width) {
     count = (count + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;  // tiles read whole ones
-    fit(whole, count * width);
-    fit(scale, count * width / kGroup);
-    fit(opening, count * width / kGroup);
+    room(whole, count * width);
+    room(scale, count * width / kGroup);
+    room(opening, count * width / kGroup);
   }
 };
 
