@@ -51,8 +51,8 @@ class LoadOptions:
         str,
         typer.Option(
             metavar="auto|bfloat16|float16|float32|int8",
-            help="Number format. In float32, and in int8 on openvino, speculative output equals"
-            " plain output to the token; in 16 bits up to rounding. int8 (openvino, compiled) is"
+            help="Number format. In float32, and in int8 on native and openvino, speculative output equals"
+            " plain output to the token; in 16 bits up to rounding. int8 (native, openvino, compiled) is"
             " another model, with an output of its own. auto: int8 there, else bfloat16.",
         ),
     ] = "auto"
@@ -68,11 +68,12 @@ class TargetOptions(LoadOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            metavar="auto|eager|compiled|openvino|graphs",
+            metavar="auto|eager|native|compiled|openvino|graphs",
             envvar="ENTMTP_RUNTIME",
-            help="What computes. eager: PyTorch; compiled: its layers as machine code for CPUs,"
-            " needs a C++ compiler once; openvino: a graph for CPUs, needs the extra of that name;"
-            " graphs: CUDA graphs; auto: the fastest that is ready.",
+            help="What computes. eager: PyTorch; native: kernels of our own for x86 CPUs with"
+            " AVX-512, and compiled: PyTorch's layers as machine code for CPUs, both need a C++"
+            " compiler once; openvino: a graph for CPUs, needs the extra of that name; graphs: CUDA"
+            " graphs; auto: the fastest that is ready.",
         ),
     ] = "auto"
 
