@@ -56,7 +56,7 @@ class Rate(NamedTuple):
 
 def main() -> int:
     arguments = parse()
-    target = load_target(arguments.model, arguments.dtype)
+    target = load_target(arguments.model, arguments.dtype, runtime=arguments.runtime)
     tasks = make_tasks(Engine(target), load_workload(arguments.prompts))
     methods = prepare(target, parse_methods(arguments.methods), tasks)
     params = GenerationParams(arguments.max_tokens)
@@ -84,7 +84,8 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--runtime", default="auto")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--methods", default="plain,medusa-best,hydra-best")
     parser.add_argument("--prompts", nargs="+", default=["packaged"])
     parser.add_argument("--rounds", type=int, default=6)

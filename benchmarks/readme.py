@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-BATCH = "batch-bfloat16.json"
+BATCH = "batch-int8.json"
 NAMES = {
     "plain": "plain decoding",
     "medusa-default": "Medusa heads, their default tree of 63",

@@ -65,6 +65,24 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company() -> None:
         assert torch.equal(torch.cat(parts), alone), count
 
 
+@pytest.mark.slow
+def test_a_processor_without_tiles_computes_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weight, bias, rows = random(96, 320), random(96, seed=1), random(40, 320, seed=3)
+    product = PackedMatrix(weight, bias)(rows, 2)
+    monkeypatch.setattr(library, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-mno-amx-int8"))
+    library.kernels.cache_clear()
+    try:
+        matrix = PackedMatrix(weight, bias)
+        assert torch.equal(matrix(rows, 2), product)
+        for count in (1, 2, 3, 4, 5, 17):
+            assert torch.equal(matrix(rows[:count].contiguous(), 2), product[:count])
+    finally:
+        library.kernels.cache_clear()
+
+
 def test_rows_of_zeros_and_of_large_numbers() -> None:
     matrix = PackedMatrix(random(32, 64))
     rows = torch.stack([torch.zeros(64), 1e20 * random(64), 1e-20 * random(64)])

@@ -51,9 +51,10 @@ class LoadOptions:
         str,
         typer.Option(
             metavar="auto|bfloat16|float16|float32|int8",
-            help="Number format. In float32, and in int8 on native and openvino, speculative output equals"
-            " plain output to the token; in 16 bits up to rounding. int8 (native, openvino, compiled) is"
-            " another model, with an output of its own. auto: int8 there, else bfloat16.",
+            help="Number format. In float32, and in int8 on native and openvino, speculative output"
+            " equals plain output to the token; in 16 bits up to rounding. int8 (native, openvino,"
+            " compiled) is another model, with an output of its own. auto: int8 there, else"
+            " bfloat16.",
         ),
     ] = "auto"
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (

@@ -41,6 +41,7 @@ _FLAGS = (
     "-shared",
     "-fPIC",
     "-pthread",
+    "-fno-gnu-unique",  # two of these in one process share nothing
     "-w",
 )
 _ABILITIES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
