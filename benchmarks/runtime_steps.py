@@ -17,7 +17,7 @@ import sys
 from multiprocessing import Process
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 
 import torch
 
@@ -31,6 +31,8 @@ RUNS = (
     *("eager:float32", "eager:bfloat16", "compiled:bfloat16", "compiled:int8"),
     *("openvino:float32", "openvino:bfloat16", "openvino:int8", "native:int8"),
 )
+PAUSE_SECONDS = 0.005
+"""Before each step: threads of another runtime wait busily for a while."""
 
 
 class Timed:
@@ -51,6 +53,11 @@ class Timed:
         self.cpu: dict[int, list[float]] = {count: [] for count in rows}
 
     def step(self, rows: int) -> None:
+        sleep(PAUSE_SECONDS)
+        with self.target.at_work():
+            self._step(rows)
+
+    def _step(self, rows: int) -> None:
         ids, device = self._ids(rows), self.target.device
         positions = self.cache.length + torch.arange(rows)[None]
         among = causal_among(1, rows, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,18 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company() -> None:
     for count in (2, 3, 4, 7, 12, 16, 33, 70):
         parts = [matrix(part.contiguous(), 2) for part in rows.split(count)]
         assert torch.equal(torch.cat(parts), alone), count
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks where there are threads
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    matrix, rows = PackedMatrix(random(512, 320)), random(5, 320, seed=3)
+    product = matrix(rows, 2)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if torch.equal(matrix(rows, 2), product) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.slow

@@ -61,7 +61,8 @@ inline void choose(const float* logits, int64_t count, const int64_t* draft_ids,
                    int64_t num_children, int64_t* ids, float* log_probs) {
   __m512 highest = _mm512_set1_ps(-INFINITY);
   const int64_t whole = count / 16 * 16;
-  for (int64_t i = 0; i < whole; i += 16) highest = _mm512_max_ps(highest, _mm512_loadu_ps(logits + i));
+  for (int64_t i = 0; i < whole; i += 16)
+    highest = _mm512_max_ps(highest, _mm512_loadu_ps(logits + i));
   float top = _mm512_reduce_max_ps(highest);
   for (int64_t i = whole; i < count; ++i) top = std::max(top, logits[i]);
   int64_t num_found = 0;
@@ -129,8 +130,9 @@ class Drafting {
                                   width * sizeof(float));
                     });
       team_.share(self, total_, 1, [&](int64_t row) {
+        const int64_t at = row * asked_.num_children;
         choose(asked_.logits + row * count, count, asked_.draft_ids, asked_.num_children,
-               asked_.ids + row * asked_.num_children, asked_.log_probs + row * asked_.num_children);
+               asked_.ids + at, asked_.log_probs + at);
       });
     });
   }

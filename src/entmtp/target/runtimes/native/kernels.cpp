@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "decoder.h"
 #include "draft.h"
@@ -19,11 +20,12 @@
 
 namespace entmtp {
 
+// Threads outlive static objects, and a forked process has none of its parent's.
 Team& team_of(int size) {
   static std::mutex mutex;
-  static auto* teams = new std::map<int, std::unique_ptr<Team>>;  // threads outlive static objects
+  static auto* teams = new std::map<std::pair<pid_t, int>, std::unique_ptr<Team>>;
   std::lock_guard<std::mutex> lock(mutex);
-  auto& team = (*teams)[size];
+  auto& team = (*teams)[{getpid(), size}];
   if (!team) team = std::make_unique<Team>(size);
   return *team;
 }
@@ -89,7 +91,8 @@ void entmtp_commit(const float* new_keys, const float* new_values, int64_t num_l
     for (int64_t head = 0; head < num_kv_heads; ++head) {
       const int64_t from =
           ((layer * num_sequences + sequence) * num_kv_heads + head) * num_rows * head_size;
-      const int64_t to = ((layer * num_places + place) * num_kv_heads + head) * capacity * head_size;
+      const int64_t lane = (layer * num_places + place) * num_kv_heads + head;
+      const int64_t to = lane * capacity * head_size;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t position = length + i;
         const float* key = new_keys + from + slots[i] * head_size;

@@ -57,7 +57,8 @@ inline void pack_matrix(const float* weight, int64_t num_outputs, int64_t num_in
       auto* scales = reinterpret_cast<uint16_t*>(tile + kBlock * kGroup);
       for (int o = 0; o < kBlock; ++o) {
         const int64_t output = b * kBlock + o;
-        const float* row = output < num_outputs ? weight + output * num_inputs + g * kGroup : nullptr;
+        const float* row = nullptr;  // behind the last output
+        if (output < num_outputs) row = weight + output * num_inputs + g * kGroup;
         float largest = 1e-30f;
         for (int i = 0; row && i < kGroup; ++i) largest = std::fmax(largest, std::fabs(row[i]));
         scales[o] = round_up_to_bfloat16(largest / 127);

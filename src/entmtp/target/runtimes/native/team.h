@@ -24,7 +24,8 @@ inline void rest() {
 // Waiting is first a busy loop, since the others are mostly microseconds away; on a machine that
 // has other work it soon gives the core away instead.
 template <class Ready>
-inline void wait_until(Ready ready, int patience = 20000) {
+inline void wait_until(Ready ready) {
+  constexpr int patience = 20000;
   for (int i = 0; !ready(); ++i) {
     if (i < patience)
       rest();

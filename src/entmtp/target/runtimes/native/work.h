@@ -17,11 +17,11 @@ struct Workspace {
   std::vector<int8_t> whole;
   std::vector<float> scale;
   std::vector<int32_t> opening;
-  std::vector<float> projected, attended, inner, keys;  // of a layer
+  std::vector<float> projected, attended, inner, keys;   // of a layer
   std::vector<float> state, rows_in, logits, log_probs;  // of draft heads
-  std::vector<int64_t> ids;
-  std::vector<std::vector<int32_t>> seen;  // [R] new rows that a row sees, ascending
-  std::vector<Scratch> scratch;            // of each thread
+  std::vector<int64_t> ids;                              // likewise
+  std::vector<std::vector<int32_t>> seen;                // [R] new rows that each sees, ascending
+  std::vector<Scratch> scratch;                          // of each thread
 
   Rows rows(int64_t width) {
     return Rows{whole.data(), scale.data(), opening.data(), width};
