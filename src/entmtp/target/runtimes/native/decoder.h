@@ -81,7 +81,7 @@ class Forward {
 
   void run() {
     team_.run(num_stages(), [this](Worker& self) {
-      Tiles tiles;
+      Tiles tiles(num_rows_);
       for (int64_t index = 0; index < body_.num_layers; ++index) layer(self, index);
       team_.share(self, num_rows_, 1, [&](int64_t row) {
         float* state = step_.hidden + row * body_.hidden_size;

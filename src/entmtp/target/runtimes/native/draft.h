@@ -118,7 +118,7 @@ class Drafting {
 
   void run() {
     team_.run(num_stages(), [this](Worker& self) {
-      Tiles tiles;
+      Tiles tiles(total_);
       for (int64_t h = 0; h < asked_.num_heads; ++h) features(self, h);
       const Rows rows = work_.rows(size_);
       share_quantise(team_, self, work_.state.data(), total_, rows);

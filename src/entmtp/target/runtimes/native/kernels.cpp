@@ -63,7 +63,7 @@ void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, fl
   const Rows whole = work.rows(matrix->num_inputs);
   const int64_t count = matrix->num_outputs;
   team.run(2, [&](Worker& self) {
-    Tiles tiles;
+    Tiles tiles(num_rows);
     share_quantise(team, self, rows, num_rows, whole);
     share_product(team, self, *matrix, whole, num_rows,
                   [&](int64_t block, int64_t row, const float* some) {

@@ -12,6 +12,7 @@
 // what that adds, -128 times the sum of the row's numbers. Products of tiles take both signed.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -160,14 +161,15 @@ inline void multiply_few(const uint8_t* block, const Rows& rows, int64_t first, 
 #ifdef __AMX_INT8__
 constexpr int kFewRows = 2;  // with more, tiles are faster
 
-// Eight tiles of 16 x 64 bytes for the thread that holds it.
+// Tiles of 64 bytes' width for the thread that holds this: 0 to 3 as high as there are rows, which
+// are read, multiplied and written one by one, and 4 and 5 for weights.
 class Tiles {
  public:
-  Tiles() {
+  explicit Tiles(int64_t num_rows) {
     alignas(64) uint8_t config[64] = {1};  // palette 1; from byte 16 on widths, from 48 on heights
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 6; ++i) {
       config[16 + 2 * i] = 64;
-      config[48 + i] = 16;
+      config[48 + i] = static_cast<uint8_t>(i < 4 ? std::min<int64_t>(num_rows, 16) : 16);
     }
     _tile_loadconfig(config);
   }
@@ -224,7 +226,10 @@ inline void multiply_many(const uint8_t* block, const Rows& rows, int64_t first,
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kBlock, total[r]);
 }
 #else
-class Tiles {};
+class Tiles {
+ public:
+  explicit Tiles(int64_t) {}
+};
 #endif
 
 // Sixteen outputs of up to sixteen rows: `out` is [count, 16]. Memory of `rows` reaches to the next
