@@ -16,7 +16,7 @@ import torch
 
 from entmtp.data.cache import silent
 from entmtp.heads import DraftHeads
-from entmtp.heads.on_native import draft_on_native
+from entmtp.heads.on_native import draft_natively
 from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.target import TargetModel
 from entmtp.target.runtimes import native
@@ -105,10 +105,10 @@ def on_native(arch: str = "llama", *, vocab_size: int = 8, length: int = 256) ->
     return NativeTarget(tiny(arch, vocab_size=vocab_size, max_length=length), "int8", silent)
 
 
-def drafting_natively(heads: DraftHeads, target: TargetModel) -> DraftHeads:
-    """A copy of heads that computes where the target does."""
+def drafting_natively(heads: DraftHeads) -> DraftHeads:
+    """A copy of heads that computes by native kernels."""
     fast = copy.deepcopy(heads)
-    draft_on_native(fast, target, silent)
+    assert draft_natively(fast, silent)
     return fast
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from draft_heads import hidden_states, random_heads
+from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import Draft, DraftHeads, HeadsConfig, build_heads, load_heads, save_heads
 from entmtp.heads.base import HeadKernels
 from entmtp.heads.on_native import NUM_CHILDREN, NativeKernels
+from entmtp.scheduler import StaticPolicy
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.trees import Tree, chain, full, tree_buffers
 from fixtures import tiny
@@ -36,7 +39,7 @@ def made(kind: str, output: str) -> DraftHeads:
 
 
 def kernels_of(heads: DraftHeads) -> HeadKernels:
-    fast = drafting_natively(heads, on_native(vocab_size=40)).kernels
+    fast = drafting_natively(heads).kernels
     assert fast is not None
     return fast
 
@@ -76,7 +79,7 @@ def test_children_are_near(kind: str, output: str) -> None:
 @torch.inference_mode()
 def test_a_level_at_once_is_what_children_one_by_one_are(kind: str, dtype: torch.dtype) -> None:
     heads = made(kind, "target").to(dtype)
-    at_once, one_by_one = (drafting_natively(heads, on_native(vocab_size=40)) for _ in range(2))
+    at_once, one_by_one = (drafting_natively(heads) for _ in range(2))
     trees = (
         (Tree.from_paths([[1], [4], [1, 0], [1, 3], [4, 2], [4, 2, 5], [1, 3, 0]]), chain(4)),
         (full(3, 3), chain(1), Tree.from_paths([[rank] for rank in range(NUM_CHILDREN + 3)])),
@@ -111,7 +114,7 @@ def test_more_children_than_a_kernel_picks() -> None:
 @torch.inference_mode()
 def test_contexts_of_a_prefix_layer_are_near() -> None:
     heads = random_heads(tiny(), "hydra++")
-    fast = drafting_natively(heads, on_native())
+    fast = drafting_natively(heads)
     ids = torch.randint(8, (2, 300), generator=torch.Generator().manual_seed(2))
     hidden = hidden_states(tiny(), ids)
     caches = heads.new_cache(2, 8), fast.new_cache(2, 8)
@@ -130,7 +133,7 @@ def test_contexts_of_a_prefix_layer_are_near() -> None:
 
 @torch.inference_mode()
 def test_levels_that_nobody_wants_are_not_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = drafting_natively(random_heads(tiny(), "hydra"), on_native())
+    heads = drafting_natively(random_heads(tiny(), "hydra"))
     buffers = tree_buffers((chain(4),), torch.device("cpu"))
     asked = []
     fill_level = NativeKernels.fill_level
@@ -147,3 +150,17 @@ def test_levels_that_nobody_wants_are_not_drafted(monkeypatch: pytest.MonkeyPatc
 def test_loaded_heads_draft_where_their_target_runs(tmp_path: Path) -> None:
     save_heads(random_heads(tiny(), "medusa"), tmp_path / "heads", tiny(), {}, torch.float32)
     assert isinstance(load_heads(tmp_path / "heads", on_native()).kernels, NativeKernels)
+
+
+def test_heads_of_odd_widths_draft_in_pytorch(tmp_path: Path) -> None:
+    heads = random_heads(tiny(), "hydra++")
+    assert heads.config.prefix is not None
+    prefix = replace(heads.config.prefix, intermediate_size=96)
+    odd = build_heads(replace(heads.config, prefix=prefix))
+    save_heads(odd, tmp_path / "heads", tiny(), {}, torch.float32)
+    loaded = load_heads(tmp_path / "heads", on_native())
+    assert loaded.kernels is None
+    result = Engine(on_native(), loaded, StaticPolicy(chain(2))).generate(
+        [1, 2], GenerationParams(9)
+    )
+    assert result.token_ids == Engine(on_native()).generate([1, 2], GenerationParams(9)).token_ids

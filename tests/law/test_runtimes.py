@@ -138,7 +138,7 @@ def test_the_law_with_heads_that_draft_there(kind: str, number_format: str) -> N
 def test_the_law_with_heads_that_draft_natively(kind: str) -> None:
     target = on("native", "llama", "int8")
     texts = tuple(ids[: NUM_TOKENS - 4] for ids in plain(tiny()))
-    fast = drafting_natively(overfit_heads(tiny(), kind, texts), target)
+    fast = drafting_natively(overfit_heads(tiny(), kind, texts))
     engine = Engine(target, fast, RandomPolicy(SHAPES), max_batch_size=3)
     results = run(engine, requests())
     assert ids_of(results) == plain(target)

@@ -26,7 +26,7 @@ from entmtp.data.cache import Progress
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
-from entmtp.heads.on_native import draft_on_native
+from entmtp.heads.on_native import draft_natively
 from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
@@ -137,9 +137,7 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
     heads.eval()
     if target.runtime == "openvino":
         draft_on_openvino(heads, target, progress)
-    elif target.runtime == "native":
-        draft_on_native(heads, target, progress)
-    else:
+    elif target.runtime != "native" or not draft_natively(heads, progress):
         heads.pack()
     return heads
 

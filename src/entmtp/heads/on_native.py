@@ -26,11 +26,12 @@ from entmtp.heads.level import Children, choose
 from entmtp.heads.medusa import MedusaHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import causal_among
-from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
+    GROUP,
+    LANES,
     Head,
     Matrix,
     PackedMatrix,
@@ -46,11 +47,23 @@ NUM_CHILDREN = 16
 """Best children that a kernel picks by itself; more are picked from its logits."""
 
 
-def draft_on_native(heads: DraftHeads, target: TargetModel, progress: Progress) -> None:
-    """Let bound `heads` compute by native kernels from now on."""
-    del target
+def draft_natively(heads: DraftHeads, progress: Progress) -> bool:
+    """Let bound `heads` compute by native kernels from now on, if they can; whether they do."""
+    if not _fits(heads):
+        return False
     progress(f"packing {heads.kind} heads for int8")
     heads.kernels = NativeKernels(heads)
+    return True
+
+
+def _fits(heads: DraftHeads) -> bool:
+    """Whether all widths are whole groups, and heads of attention whole vectors."""
+    widths = [heads.hidden_size]
+    if (prefix := heads.config.prefix) is not None:
+        widths += [prefix.intermediate_size, prefix.num_attention_heads * prefix.head_dim]
+        if prefix.head_dim % LANES:
+            return False
+    return not any(width % GROUP for width in widths)
 
 
 class NativeKernels(HeadKernels):
@@ -64,14 +77,14 @@ class NativeKernels(HeadKernels):
         is_read = embedding.dtype in (torch.float32, torch.bfloat16)
         self._embedding = embedding.contiguous() if is_read else embedding.float()
         self._num_children = min(NUM_CHILDREN, heads.config.draft_vocab_size)
-        is_shared = heads.config.output != "own"
-        outputs = [
-            PackedMatrix(*heads.output(k)) for k in range(1 if is_shared else len(_heads(heads)))
-        ]
-        self._held: list[object] = [*outputs]
+        places = range(heads.num_draft_heads)
+        if heads.config.output == "own":
+            self._outputs = [PackedMatrix(*heads.output(place)) for place in places]
+        else:
+            self._outputs = [PackedMatrix(*heads.output(0))] * heads.num_draft_heads
+        self._held: list[object] = []
         packed = [self._packed(*parts) for parts in _heads(heads)]
         self._heads = (Head * len(packed))(*packed)
-        self._outputs = [outputs[0 if is_shared else k] for k in range(len(packed))]
         self._prefix = None
         if isinstance(heads, HydraHeads) and heads.prefix is not None:
             self._layout = [heads.prefix.layout]

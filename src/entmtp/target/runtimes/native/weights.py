@@ -70,12 +70,12 @@ def misfit(target: TargetModel) -> str | None:
 
 def _layer_misfit(layer: nn.Module) -> str | None:
     parts: Any = layer
-    if names(layer) != _LAYER:
-        return f"a layer of it consists of {', '.join(sorted(names(layer)))}"
-    if names(parts.self_attn) - _HEAD_NORMS != _ATTENTION:
-        return f"its attention consists of {', '.join(sorted(names(parts.self_attn)))}"
-    if names(parts.mlp) != _MLP:
-        return f"its MLP consists of {', '.join(sorted(names(parts.mlp)))}"
+    if _names(layer) != _LAYER:
+        return f"a layer of it consists of {', '.join(sorted(_names(layer)))}"
+    if _names(parts.self_attn) - _HEAD_NORMS != _ATTENTION:
+        return f"its attention consists of {', '.join(sorted(_names(parts.self_attn)))}"
+    if _names(parts.mlp) != _MLP:
+        return f"its MLP consists of {', '.join(sorted(_names(parts.mlp)))}"
     for norm in (parts.input_layernorm, parts.post_attention_layernorm):
         if [name for name, _ in norm.named_parameters()] != ["weight"]:
             return "its norms have a bias, or no weight"
@@ -93,7 +93,7 @@ def _size_misfit(layer: Any, target: TargetModel) -> str | None:
     return None
 
 
-def names(module: nn.Module) -> set[str]:
+def _names(module: nn.Module) -> set[str]:
     """Of its direct parts."""
     return {name for name, _ in module.named_children()}
 
