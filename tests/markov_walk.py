@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -155,7 +155,7 @@ def walk_markov(
     template: Sampling,
     make_acceptor: Callable[[], Acceptor],
     count: int,
-    change: Callable[[Sampler, Sequence[Sampling]], Sampler] = lambda sampler, rows: sampler,
+    change: Callable[[Sampler, Sequence[Sampling]], Any] = lambda sampler, rows: sampler,
 ) -> Walk:
     target = markov(transitions)
     rows = samplings(count, template)

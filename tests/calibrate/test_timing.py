@@ -25,8 +25,7 @@ from entmtp.calibrate.latency_table import (
 from entmtp.calibrate.origin import Origin
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.told import WAYS, TakingTurns
-from entmtp.decode import signals
-from entmtp.engine import Engine, GenerationParams, StepSeconds, TokenEvent
+from entmtp.engine import Engine, GenerationParams, StepSeconds, TokenEvent, batch
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
@@ -198,12 +197,12 @@ def test_looks_are_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A told policy reads the root where it is told to, and cuts a draft to the same tree."""
     asked: list[bool] = []
 
-    def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:
+    def copy(tables: object, logits: torch.Tensor | None) -> object:
         asked.append(logits is not None)
-        return real(ids, logits)
+        return real(tables, logits)  # type: ignore[arg-type]
 
-    real = signals.packed
-    monkeypatch.setattr(signals, "packed", packed)
+    real = batch.copy_to_host
+    monkeypatch.setattr(batch, "copy_to_host", copy)
     policy = TakingTurns([ROOT, full(2, 2)])
     policy.drafted, policy.next = full(2, 2), chain(2)
     engine = Engine(tiny(), random_heads(tiny(), "hydra"), policy)

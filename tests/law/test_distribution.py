@@ -6,12 +6,14 @@ MARKOV is enumerated by hand; a right rule stays near a total variation of 0.007
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from draft_heads import random_heads
 from entmtp.decode import ExactAcceptor, Sampler, Sampling
+from entmtp.decode.history import Past
 from entmtp.engine import Engine, GenerationParams
 from entmtp.scheduler import StaticPolicy
 from entmtp.trees import ROOT, Tree, chain, full
@@ -93,26 +95,37 @@ def test_L05_another_right_rule_is_not() -> None:
     assert first_token_tv(eagle) < LIMIT
 
 
-def at_temperature_one(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
+@dataclass(frozen=True)
+class Changed:
+    """A sampler that is shown something else than it was given."""
+
+    sampler: Sampler
+    change: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+    def race(self, logits: torch.Tensor, positions: torch.Tensor, _: Past) -> torch.Tensor:
+        return self.sampler.race(*self.change(logits, positions))
+
+
+def at_temperature_one(sampler: Sampler, rows: Sequence[Sampling]) -> Changed:
     """Verification that forgets the temperature."""
-    return lambda logits, positions, past: sampler(logits * rows[0].temperature, positions)
+    return Changed(sampler, lambda logits, places: (logits * rows[0].temperature, places))
 
 
-def with_the_same_noise(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
+def with_the_same_noise(sampler: Sampler, rows: Sequence[Sampling]) -> Changed:
     """Noise that does not know the position."""
-    return lambda logits, positions, past: sampler(logits, torch.zeros_like(positions))
+    return Changed(sampler, lambda logits, places: (logits, torch.zeros_like(places)))
 
 
-def with_the_noise_of_the_step(sampler: Sampler, rows: Sequence[Sampling]) -> Sampler:
+def with_the_noise_of_the_step(sampler: Sampler, rows: Sequence[Sampling]) -> Changed:
     """Noise that knows only whether a token is even or odd."""
-    return lambda logits, positions, past: sampler(logits, positions % 2)
+    return Changed(sampler, lambda logits, places: (logits, places % 2))
 
 
 @pytest.mark.parametrize(
     "change", [at_temperature_one, with_the_same_noise, with_the_noise_of_the_step]
 )
 def test_L05_wrong_draws_are_found_out(
-    change: Callable[[Sampler, Sequence[Sampling]], Sampler],
+    change: Callable[[Sampler, Sequence[Sampling]], Changed],
 ) -> None:
     sampling = Sampling(0.5)
     walked = walk_markov(rolled(ROW), chain(2), best_first, sampling, exact, NUM_DRAWS, change)

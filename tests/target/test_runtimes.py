@@ -22,7 +22,7 @@ from entmtp.target.runtimes.chain import chain_attention
 from entmtp.target.selfcheck import self_check
 from fixtures import tiny_model
 from model_roster import ROWS, Row, build
-from runtimes import graphs_in, needs_openvino
+from runtimes import graphs_in, needs_native, needs_openvino
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +63,16 @@ def test_what_cannot_be_is_refused_early(runtime: str, number_format: str, messa
         parse_runtime(runtime, number_format)
 
 
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entmtp.target.runtimes.native.missing", lambda: "none here")
+
+
 def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entmtp.target.runtimes.find_spec", lambda _: None)
+    without_native(monkeypatch)
     said: list[str] = []
     assert on_runtime(target(), "auto", "float32", self_check, said.append).runtime == "eager"
-    assert said[0].startswith("not tried: openvino: openvino is not installed (pip install")
+    assert said[0].startswith("not tried: native: none here; openvino: openvino is not installed")
     assert said[0].endswith(
         "; compiled: it would compile for a minute first (do so: --runtime compiled)"
     )
@@ -78,7 +83,8 @@ def test_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_openvino
-def test_auto_says_what_it_picked_and_why() -> None:
+def test_auto_says_what_it_picked_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_native(monkeypatch)
     said: list[str] = []
     picked = on_runtime(target(), "auto", "float32", self_check, said.append).runtime
     assert "probing the runtimes openvino, eager" in said
@@ -89,7 +95,19 @@ def test_auto_says_what_it_picked_and_why() -> None:
     assert (plain.runtime, plain.number_format) == ("eager", "float32")
     said.clear()
     assert on_runtime(target(), "auto", "float16", self_check, said.append).runtime == "eager"
-    assert said[0].startswith("not tried: openvino: it has no float16")
+    assert said[0].startswith("not tried: native: none here; openvino: it has no float16")
+
+
+@needs_native
+@needs_openvino
+def test_auto_compares_kernels_of_our_own_with_openvino() -> None:
+    said: list[str] = []
+    best = on_runtime(target(), "auto", "auto", self_check, said.append)
+    assert best.number_format == "int8"
+    assert "probing the runtimes native, openvino" in said
+    assert said[-1].startswith(f"runtime {best.runtime}: ")
+    odd = on_runtime(target(intermediate_size=96), "auto", "auto", self_check, said.append)
+    assert odd.runtime == "openvino"
 
 
 @needs_openvino
