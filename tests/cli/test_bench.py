@@ -137,7 +137,7 @@ def test_a_demo_with_a_bank_shows_it(
 ) -> None:
     report = figures(capsys, ["demo", *flags[1:], "--bank-hydra", banks["hydra"]])
     names = [method["name"] for method in report["methods"]]
-    assert names == ["plain", "medusa-best", "hydra-best", "entmtp-throughput"]
+    assert names == ["plain", "medusa-best", "hydra-best", "entmtp-tau"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from entmtp.cli.workload import WorkloadOptions
 from entmtp.data import Prompt
 from entmtp.engine import Engine, GenerationParams
 
-DEFAULT_METHODS = (BASELINE, "medusa-best", "hydra-best", "entmtp-throughput")
+DEFAULT_METHODS = (BASELINE, "medusa-best", "hydra-best", "entmtp-tau")
 FAULT_FOUND = 1
 
 
