@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,14 @@ def test_a_processor_without_the_instructions(monkeypatch: pytest.MonkeyPatch) -
             library.kernels()
     finally:
         library.kernels.cache_clear()
+
+
+def test_an_installed_package_has_the_sources() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["entmtp.target.runtimes.native"]
+    packaged = {path for pattern in patterns for path in library._FOLDER.glob(pattern)}
+    others = {path for path in library._FOLDER.iterdir() if path.suffix != ".py"}
+    assert packaged == {path for path in others if path.is_file()}
 
 
 def test_a_failed_compilation_is_one_line_and_leaves_nothing(
