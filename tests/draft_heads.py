@@ -23,7 +23,7 @@ from entmtp.heads import (
 from entmtp.target import KVCache, TargetModel
 from entmtp.target.masks import causal_among
 from entmtp.trees import TreeBuffers
-from fixtures import after, output_rows, sure
+from fixtures import after, output_rows, sure, tiny
 from reference import ids_of, run
 
 KINDS = ("medusa", "hydra", "hydra++")
@@ -176,3 +176,20 @@ def _slots_of(buffers: TreeBuffers) -> dict[tuple[int, ...], int]:
         for slot, rank in zip(level.slots[0].tolist(), level.ranks[0].tolist(), strict=True):
             paths[slot] = (*paths[int(buffers.parents[0, slot])], rank)
     return {path: slot for slot, path in paths.items() if path}
+
+
+def contexts_of(heads: DraftHeads, fast: DraftHeads) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Contexts by heads with a prefix layer and by their like, of pieces of two uneven texts."""
+    ids = torch.randint(8, (2, 300), generator=torch.Generator().manual_seed(2))
+    hidden = hidden_states(tiny(), ids)
+    caches = heads.new_cache(2, 8), fast.new_cache(2, 8)
+    at = [0, 0]
+    for counts in ([7, 7], [1, 1], [3, 2], [1, 5], [140, 90], [5, 5]):
+        pieces = torch.zeros(2, max(counts), heads.hidden_size)
+        for row, count in enumerate(counts):
+            pieces[row, :count] = hidden[row, at[row] : at[row] + count]
+            at[row] += count
+        slow, quick = (
+            h.observe(pieces, cache, counts) for h, cache in zip((heads, fast), caches, strict=True)
+        )
+        yield slow, quick

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from draft_heads import hidden_states, random_heads
+from draft_heads import contexts_of, random_heads
 from entmtp.engine import Engine, GenerationParams
 from entmtp.heads import Draft, DraftHeads, HeadsConfig, build_heads, load_heads, save_heads
 from entmtp.heads.base import HeadKernels
 from entmtp.heads.on_native import NUM_CHILDREN, NativeKernels
 from entmtp.scheduler import StaticPolicy
-from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.trees import Tree, chain, full, tree_buffers
 from fixtures import tiny
 from runtimes import drafting_natively, needs_native, on_native
@@ -114,21 +113,8 @@ def test_more_children_than_a_kernel_picks() -> None:
 @torch.inference_mode()
 def test_contexts_of_a_prefix_layer_are_near() -> None:
     heads = random_heads(tiny(), "hydra++")
-    fast = drafting_natively(heads)
-    ids = torch.randint(8, (2, 300), generator=torch.Generator().manual_seed(2))
-    hidden = hidden_states(tiny(), ids)
-    caches = heads.new_cache(2, 8), fast.new_cache(2, 8)
-    assert isinstance(caches[1], NativeCache)
-    at = [0, 0]
-    for counts in ([7, 7], [1, 1], [3, 2], [1, 5], [140, 90], [5, 5]):
-        pieces = torch.zeros(2, max(counts), heads.hidden_size)
-        for row, count in enumerate(counts):
-            pieces[row, :count] = hidden[row, at[row] : at[row] + count]
-            at[row] += count
-        slow, quick = (
-            h.observe(pieces, cache, counts) for h, cache in zip((heads, fast), caches, strict=True)
-        )
-        assert (slow - quick).abs().mean() < 0.1 * slow.std(), counts
+    for slow, quick in contexts_of(heads, drafting_natively(heads)):
+        assert (slow - quick).abs().mean() < 0.1 * slow.std()
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from draft_heads import hidden_states, random_heads
+from draft_heads import contexts_of, random_heads
 from entmtp.heads import DraftHeads, HeadsConfig, build_heads, load_heads, save_heads
 from entmtp.heads.on_openvino import NUM_CHILDREN, draft_on_openvino
 from entmtp.trees import Tree, chain, full, tree_buffers
@@ -56,20 +56,8 @@ def test_a_draft_is_the_same(kind: str, output: str) -> None:
 @torch.inference_mode()
 def test_contexts_of_a_prefix_layer_are_the_same() -> None:
     heads = random_heads(tiny(), "hydra++")
-    fast = drafting_on_openvino(heads, on_openvino())
-    ids = torch.randint(8, (2, 300), generator=torch.Generator().manual_seed(2))
-    hidden = hidden_states(tiny(), ids)
-    caches = heads.new_cache(2, 8), fast.new_cache(2, 8)
-    at = [0, 0]
-    for counts in ([7, 7], [1, 1], [3, 2], [1, 5], [140, 90], [5, 5]):
-        pieces = torch.zeros(2, max(counts), heads.hidden_size)
-        for row, count in enumerate(counts):
-            pieces[row, :count] = hidden[row, at[row] : at[row] + count]
-            at[row] += count
-        slow, quick = (
-            h.observe(pieces, cache, counts) for h, cache in zip((heads, fast), caches, strict=True)
-        )
-        assert (slow - quick).abs().max() < 1e-4, counts
+    for slow, quick in contexts_of(heads, drafting_on_openvino(heads, on_openvino())):
+        assert (slow - quick).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("number_format", ["bfloat16", "int8"])

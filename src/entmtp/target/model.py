@@ -9,10 +9,10 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -39,6 +39,17 @@ CHEAP_ROWS = 32
 """Two rows of logits in turn take a CPU as long as this many at once."""
 PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
+
+
+class Parts(NamedTuple):
+    """The arguments of `TargetModel`."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    name: str
+    layout: Sequence[LayerShape]
+    architecture: Architecture
+    shipped_attention: str | None
 
 
 class TargetModel(Readiness):
@@ -112,12 +123,22 @@ class TargetModel(Readiness):
             model.set_attn_implementation(ATTENTION_NAME)
         return cls(model, tokenizer, name, probe_layout(model), architecture, shipped)
 
+    @property
+    def parts(self) -> Parts:
+        """What the same model on another runtime is made of."""
+        return Parts(
+            self._model,
+            self.tokenizer,
+            self.name,
+            self._layout,
+            self.architecture,
+            self.shipped_attention,
+        )
+
     def with_window(self, window: int) -> TargetModel:
         """The same model with another sliding window in our masks; its own are as they were."""
         narrow = self.architecture._replace(window=window)
-        return TargetModel(
-            self._model, self.tokenizer, self.name, self._layout, narrow, self.shipped_attention
-        )
+        return TargetModel(*self.parts._replace(architecture=narrow))
 
     @contextmanager
     def own_attention(self) -> Iterator[PreTrainedModel]:
@@ -182,10 +203,9 @@ class TargetModel(Readiness):
             self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
         )
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def at_work(self) -> AbstractContextManager[None]:
         """What a step or a prefill runs in."""
-        yield
+        return nullcontext()
 
     def forward(
         self,

@@ -72,14 +72,7 @@ class CompiledTarget(TargetModel):
             FetchError: what was compiled cannot be put into the cache.
             ModelRefused: the layers cannot be taken out of this model.
         """
-        super().__init__(
-            target.transformers_model,
-            target.tokenizer,
-            target.name,
-            target.layout,
-            target.architecture,
-            target.shipped_attention,
-        )
+        super().__init__(*target.parts)
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8

@@ -60,14 +60,7 @@ class GraphsTarget(TargetModel):
         """
         if recorder is None and (reason := misfit(target)):
             raise BadInput(f"the graphs runtime cannot be used: {reason}")
-        super().__init__(
-            target.transformers_model,
-            target.tokenizer,
-            target.name,
-            target.layout,
-            target.architecture,
-            target.shipped_attention,
-        )
+        super().__init__(*target.parts)
         self.captures = Captures(recorder or CudaRecorder())
         self.attention = attention
         self._attention: TreeAttention = tree_attention(attention)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from entmtp.target.runtimes.artefact import Graphs, stored_graphs
 from entmtp.target.runtimes.block_cache import BlockCache
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
 from entmtp.target.runtimes.lanes import MAX_PINNED, Lanes
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
 _EXACT_LENGTH = 32_768
 """Nothing is known that ends behind it, but tests go no further."""
@@ -69,14 +70,7 @@ class OpenVinoTarget(TargetModel):
         Raises:
             FetchError: the graph cannot be put into the cache.
         """
-        super().__init__(
-            target.transformers_model,
-            target.tokenizer,
-            target.name,
-            target.layout,
-            target.architecture,
-            target.shipped_attention,
-        )
+        super().__init__(*target.parts)
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8
@@ -135,16 +129,8 @@ class OpenVinoTarget(TargetModel):
         self._output.lane(*rows.shape).run((rows,), (logits,))
         return self._output_layer.finish(logits[:wanted].view(*front, -1))
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """PyTorch, which does the small rest, on one thread: more would wait for work by spinning,
-        on the cores that OpenVINO wants."""
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(num_threads)
+    def at_work(self) -> AbstractContextManager[None]:
+        return torch_on_one_thread()
 
     def warm_up(self, num_rows: Collection[int]) -> None:
         cache = self.new_cache(1, 0)

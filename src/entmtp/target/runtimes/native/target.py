@@ -10,8 +10,7 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch.nn.functional import embedding
@@ -26,6 +25,7 @@ from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import PackedMatrix, prepare
 from entmtp.target.runtimes.native.weights import misfit
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
 FORMATS = ("int8",)
 _EXACT_LENGTH = 1 << 30
@@ -49,22 +49,15 @@ class NativeTarget(TargetModel):
             FetchError: the kernels cannot be put into the cache.
             ModelRefused: the model's layers are of another kind.
         """
-        super().__init__(
-            target.transformers_model,
-            target.tokenizer,
-            target.name,
-            target.layout,
-            target.architecture,
-            target.shipped_attention,
-        )
+        super().__init__(*target.parts)
         assert number_format in FORMATS, "asked before"
-        prepare(progress)
-        progress(f"packing the weights of {target.name} for int8")
-        self._num_threads = torch.get_num_threads()
         if reason := misfit(target):
             raise ModelRefused(
                 f"the native runtime cannot be used: {reason}; use another --runtime"
             )
+        prepare(progress)
+        progress(f"packing the weights of {target.name} for int8")
+        self._num_threads = torch.get_num_threads()
         self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
         self._output = PackedMatrix(self.output_weight, self.output_bias)
 
@@ -90,16 +83,8 @@ class NativeTarget(TargetModel):
         self._decoder.run(hidden, positions, among, cache)
         return hidden
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """PyTorch, which does the small rest, on one thread: more would wait for work by spinning,
-        on the cores that the kernels' own threads want."""
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(num_threads)
+    def at_work(self) -> AbstractContextManager[None]:
+        return torch_on_one_thread()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()
