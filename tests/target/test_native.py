@@ -16,7 +16,7 @@ from entmtp.target import TargetModel
 from entmtp.target.masks import causal_among
 from entmtp.target.runtimes.native import NativeTarget, library
 from entmtp.target.runtimes.native.cache import NativeCache
-from entmtp.target.runtimes.native.library import GROUP, PackedMatrix
+from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
 from entmtp.target.selfcheck import self_check
 from entmtp.trees import Tree, full, tree_buffers
 from fixtures import tiny, tiny_model
@@ -39,24 +39,21 @@ def rounded(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def by_groups(rows: torch.Tensor) -> torch.Tensor:
     """Rows `[R, I]` as the kernels hold them, in float32."""
-    groups = rows.unflatten(1, (-1, GROUP))
+    tiles = rows.shape[1] // TILE_INPUTS
+    span = next(count for count in (3, 2, 1) if tiles % count == 0)
+    groups = rows.unflatten(1, (-1, span * TILE_INPUTS))
     return rounded(groups, groups.abs().amax(-1, keepdim=True) / 127).flatten(1)
-
-
-def weight_by_groups(weight: torch.Tensor) -> torch.Tensor:
-    """The same for a weight, whose scales are bfloat16 numbers that are not too small."""
-    groups = weight.unflatten(1, (-1, GROUP))
-    exact = groups.abs().amax(-1, keepdim=True) / 127
-    scale = (((exact.view(torch.int32) + 0xFFFF) >> 16) << 16).view(torch.float32)
-    return rounded(groups, scale).flatten(1)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 16, 17, 40])
-def test_a_product_is_that_of_its_rounded_numbers(num_rows: int, num_threads: int) -> None:
-    weight, bias, rows = random(50, 192), random(50, seed=1), random(num_rows, 192, seed=2)
+@pytest.mark.parametrize("width", [64, 128, 192, 320, 1536, 3200])
+def test_a_product_is_that_of_its_rounded_numbers(
+    width: int, num_rows: int, num_threads: int
+) -> None:
+    weight, bias, rows = random(50, width), random(50, seed=1), random(num_rows, width, seed=2)
     product = PackedMatrix(weight, bias)(rows, num_threads)
-    expected = by_groups(rows).double() @ weight_by_groups(weight).double().T + bias.double()
+    expected = by_groups(rows).double() @ by_groups(weight).double().T + bias.double()
     assert (product - expected).abs().max() < 1e-3
 
 
@@ -120,7 +117,7 @@ def test_hidden_states_are_near_those_of_pytorch(arch: str) -> None:
     for target in (tiny(arch), on_native(arch)):
         states.append(torch.cat(list(target.prefill(ids, target.new_cache(1, 160))), 1))
     exact, native = states
-    assert (exact - native).abs().mean() < 0.05 * exact.std()
+    assert (exact - native).abs().mean() < 0.08 * exact.std()
 
 
 @torch.inference_mode()
@@ -149,7 +146,7 @@ def text(target: TargetModel, length: int) -> NativeCache:
     assert isinstance(cache, NativeCache)
     shape = target.layout[0]
     size = target.num_layers, 1, shape.num_kv_heads, length, shape.key_dim
-    cache.offer([(random(*size), random(*size, seed=1))])
+    cache.offer([(random(*size).half(), random(*size, seed=1).half())])
     cache.advance([length])
     return cache
 

@@ -26,11 +26,10 @@ from entmtp.heads.level import Children, choose
 from entmtp.heads.medusa import MedusaHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import causal_among
-from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
-    GROUP,
+    TILE_INPUTS,
     LANES,
     Head,
     Matrix,
@@ -63,7 +62,7 @@ def _fits(heads: DraftHeads) -> bool:
         widths += [prefix.intermediate_size, prefix.num_attention_heads * prefix.head_dim]
         if prefix.head_dim % LANES:
             return False
-    return not any(width % GROUP for width in widths)
+    return not any(width % TILE_INPUTS for width in widths)
 
 
 class NativeKernels(HeadKernels):
@@ -174,9 +173,7 @@ class NativeKernels(HeadKernels):
     def new_cache(self, batch_size: int) -> NativeCache | None:
         if self._prefix is None:
             return None
-        return NativeCache.allocate(
-            self._layout, batch_size, BLOCK, dtype=torch.float32, device=torch.device("cpu")
-        )
+        return NativeCache.of(self._layout, batch_size)
 
     def extend(self, hidden: torch.Tensor, cache: KVCache, counts: Sequence[int]) -> torch.Tensor:
         assert isinstance(cache, NativeCache), "a cache of new_cache"

@@ -29,13 +29,13 @@ constexpr int kMostQueries = 32;  // of one call
 
 // The keys of one head of one sequence.
 struct Keys {
-  const float* committed_keys;    // [C / 16, D, 16]
-  const float* committed_values;  // [C, D]
-  int64_t length;                 // committed
-  const float* new_keys;          // [T / 16, D, 16]
-  const float* new_values;        // [T, D]
+  const Half* committed_keys;    // [C / 16, D, 16]
+  const Half* committed_values;  // [C, D]
+  int64_t length;                // committed
+  const Half* new_keys;          // [T / 16, D, 16]
+  const Half* new_values;        // [T, D]
   int64_t num_new;
-  int64_t size;                   // D, a multiple of 16
+  int64_t size;                  // D, a multiple of 16
 };
 
 struct Scratch {
@@ -66,7 +66,7 @@ inline void with_count(int count, Work work) {
 
 // Scores of R queries with N blocks of 16 keys: [R, stride].
 template <int R, int N>
-inline void score_blocks(const float* const* queries, const float* keys, int64_t size,
+inline void score_blocks(const float* const* queries, const Half* keys, int64_t size,
                          float* scores, int64_t stride) {
   __m512 sum[R][N];
   for (int r = 0; r < R; ++r)
@@ -74,7 +74,7 @@ inline void score_blocks(const float* const* queries, const float* keys, int64_t
   for (int64_t d = 0; d < size; ++d)
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m512 key = _mm512_loadu_ps(keys + (n * size + d) * kLanes);
+      const __m512 key = load_halves(keys + (n * size + d) * kLanes);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
         sum[r][n] = _mm512_fmadd_ps(key, _mm512_set1_ps(queries[r][d]), sum[r][n]);
@@ -84,13 +84,13 @@ inline void score_blocks(const float* const* queries, const float* keys, int64_t
 }
 
 // Scores of all queries with `blocks` blocks of keys: [count, stride].
-inline void score_all(const Queries& queries, const float* keys, int64_t blocks, int64_t size,
+inline void score_all(const Queries& queries, const Half* keys, int64_t blocks, int64_t size,
                       float* scores, int64_t stride) {
   for (int64_t b = 0; b < blocks;) {
     const bool is_many = b + 4 <= blocks;
     for (int q = 0; q < queries.count; q += kAtOnce)
       with_count(queries.count - q, [&](auto count) {
-        const float* from = keys + b * size * kLanes;
+        const Half* from = keys + b * size * kLanes;
         float* into = scores + q * stride + b * kLanes;
         if (is_many)
           score_blocks<count(), 4>(queries.rows + q, from, size, into, stride);
@@ -128,7 +128,7 @@ inline float weigh(float* scores, int64_t count) {
 
 // Adds `count` weighted values to sums of R queries, W vectors of 16 numbers: [R, size].
 template <int R, int W>
-inline void add_values(const float* values, int64_t size, int64_t count, const float* weights,
+inline void add_values(const Half* values, int64_t size, int64_t count, const float* weights,
                        int64_t stride, float* sums) {
   __m512 total[R][W];
   for (int r = 0; r < R; ++r)
@@ -136,7 +136,7 @@ inline void add_values(const float* values, int64_t size, int64_t count, const f
   for (int64_t j = 0; j < count; ++j)
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
-      const __m512 value = _mm512_loadu_ps(values + j * size + w * kLanes);
+      const __m512 value = load_halves(values + j * size + w * kLanes);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
         total[r][w] =
@@ -148,7 +148,7 @@ inline void add_values(const float* values, int64_t size, int64_t count, const f
 
 // The same for all numbers of R values' rows.
 template <int R>
-inline void add_rows(const float* values, int64_t size, int64_t count, const float* weights,
+inline void add_rows(const Half* values, int64_t size, int64_t count, const float* weights,
                      int64_t stride, float* sums) {
   int64_t at = 0;
   for (; at + 4 * kLanes <= size; at += 4 * kLanes)
@@ -157,8 +157,8 @@ inline void add_rows(const float* values, int64_t size, int64_t count, const flo
     add_values<R, 1>(values + at, size, count, weights, stride, sums + at);
 }
 
-template <class T>
-inline T* room(std::vector<T>& memory, int64_t size) {
+template <class T, class Allocator>
+inline T* room(std::vector<T, Allocator>& memory, int64_t size) {
   if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
   return memory.data();
 }

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
-from entmtp.target.runtimes.late_cache import LateCache
+from entmtp.target.cache import LayerShape
+from entmtp.target.runtimes.late_cache import BLOCK, LateCache
 from entmtp.target.runtimes.native.library import LANES, address, kernels
 
 
@@ -24,6 +25,12 @@ class NativeCache(LateCache):
     """A `LateCache` of layers that all have one shape."""
 
     block = LANES
+
+    @classmethod
+    def of(cls, layout: Sequence[LayerShape], batch_size: int) -> NativeCache:
+        """Room for one block; it grows with what is committed. Numbers are in half precision."""
+        dtype, device = torch.float16, torch.device("cpu")
+        return cls.allocate(layout, batch_size, BLOCK, dtype=dtype, device=device)
 
     def view(self, start: int, stop: int) -> NativeCache:
         first = self._rows.start
@@ -45,6 +52,7 @@ class NativeCache(LateCache):
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
         ((new_keys, new_values),) = self._offered
+        assert new_keys.dtype == torch.float16, "memory is copied as it lies"
         num_layers, batch, num_heads, num_rows, size = new_keys.shape
         keys, values = self.memory_of_all
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):

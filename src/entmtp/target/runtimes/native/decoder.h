@@ -26,10 +26,8 @@ struct Layer {
   Matrix output;           // [H, N D]
   Matrix gate_up;          // [2 F, H]: 16 rows of gate, the same 16 of up, and so on
   Matrix down;             // [H, F]
-  const float* first_norm;   // [H]
-  const float* second_norm;  // [H]
-  const float* query_norm;   // [D], or null
-  const float* key_norm;     // [D], or null
+  const float* query_norm;  // [D], or null
+  const float* key_norm;    // [D], or null
 };
 
 struct Body {
@@ -46,18 +44,18 @@ struct Step {
   const float* cosines;       // [P, rotary size / 2]
   const float* sines;         // likewise
   const int64_t* lengths;     // [B]
-  const float* keys;          // [L, *, K, C / 16, D, 16]
-  const float* values;        // [L, *, K, C, D]
+  const Half* keys;           // [L, *, K, C / 16, D, 16]
+  const Half* values;         // [L, *, K, C, D]
   const int64_t* places;      // [B] of sequences in the cache
-  float* new_keys;            // [L, B, K, T, D]
-  float* new_values;          // [L, B, K, T, D]
+  Half* new_keys;             // [L, B, K, T, D]
+  Half* new_values;           // [L, B, K, T, D]
   int64_t num_sequences, num_rows, num_places, capacity;
 };
 
 }  // extern "C"
 
 constexpr int64_t kHeadRows = 4;     // rows of one task of attention
-constexpr int64_t kLayerStages = 10;  // calls of `share` in one layer
+constexpr int64_t kLayerStages = 8;  // calls of `share` in one layer
 
 // One forward of a body.
 class Forward {
@@ -66,14 +64,12 @@ class Forward {
       : body_(body), step_(step), team_(team), work_(work),
         num_rows_(step.num_sequences * step.num_rows),
         query_size_(body.num_heads * body.head_size),
-        kv_size_(body.num_kv_heads * body.head_size),
-        projected_size_(query_size_ + 2 * kv_size_),
         key_blocks_((step.num_rows + kLanes - 1) / kLanes) {
-    const int64_t widest = std::max({body.hidden_size, query_size_, body.inner_size});
-    work.fit_rows(num_rows_, widest);
-    room(work.projected, num_rows_ * projected_size_);
+    const int64_t widest = std::max(body.hidden_size, query_size_);
+    work.rows.fit(num_rows_, widest);
+    work.inner.fit(num_rows_, body.inner_size);
+    room(work.queries, num_rows_ * query_size_);
     room(work.attended, num_rows_ * query_size_);
-    room(work.inner, num_rows_ * body.inner_size);
     room(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
     work.scratch.resize(team.size());
     find_seen();
@@ -106,34 +102,24 @@ class Forward {
 
   void layer(Worker& self, int64_t index) {
     const Layer& layer = body_.layers[index];
-    const Rows narrow = work_.rows(body_.hidden_size);
-    const Rows middle = work_.rows(query_size_), wide = work_.rows(body_.inner_size);
-    normalise_and_quantise(self, layer.first_norm);
-    share_product(team_, self, layer.query_key_value, narrow, num_rows_,
-                  [&](int64_t block, int64_t row, const float* out) {
-                    std::memcpy(work_.projected.data() + row * projected_size_ + block * kBlock,
-                                out, kBlock * sizeof(float));
-                  });
-    place_heads(self, layer, index);
+    const Rows attended = work_.rows.rows(query_size_), inner = work_.inner.rows(body_.inner_size);
+    normalise_and_quantise(self);
+    project_heads(self, layer, index);
     attention(self, index);
-    share_quantise(team_, self, work_.attended.data(), num_rows_, middle);
-    add_product(self, layer.output, middle);
-    normalise_and_quantise(self, layer.second_norm);
-    share_pair(team_, self, layer.gate_up, narrow, num_rows_,
-               [&](int64_t block, int64_t row, __m512 gate, __m512 up) {
-                 _mm512_storeu_ps(work_.inner.data() + row * body_.inner_size + block * kBlock,
-                                  _mm512_mul_ps(swish(gate), up));
-               });
-    share_quantise(team_, self, work_.inner.data(), num_rows_, wide);
-    add_product(self, layer.down, wide);
+    share_quantise(team_, self, work_.attended.data(), num_rows_, attended);
+    add_product(self, layer.output, attended);
+    normalise_and_quantise(self);
+    gate_and_quantise(self, layer.gate_up, inner);
+    add_product(self, layer.down, inner);
   }
 
-  void normalise_and_quantise(Worker& self, const float* weight) {
+  // A norm's weights are in the product behind it.
+  void normalise_and_quantise(Worker& self) {
     const int64_t size = body_.hidden_size;
-    const Rows rows = work_.rows(size);
+    const Rows rows = work_.rows.rows(size);
     team_.share(self, num_rows_, 1, [&](int64_t row) {
       float* normal = room(work_.scratch[self.id].row, size);
-      normalise(step_.hidden + row * size, weight, size, body_.epsilon, normal);
+      normalise(step_.hidden + row * size, nullptr, size, body_.epsilon, normal);
       quantise_row(normal, row, rows);
     });
   }
@@ -147,42 +133,71 @@ class Forward {
                   });
   }
 
-  // Norms of heads, rotation, and keys and values to where attention and the caller find them.
-  void place_heads(Worker& self, const Layer& layer, int64_t index) {
-    const int64_t size = body_.head_size, heads = body_.num_heads + 2 * body_.num_kv_heads;
-    team_.share(self, heads, 1, [&](int64_t head) {
-      for (int64_t row = 0; row < num_rows_; ++row) {
-        float* given = work_.projected.data() + row * projected_size_ + head * size;
-        const bool is_query = head < body_.num_heads;
-        const int64_t kv_head = head - body_.num_heads;
-        if (kv_head >= body_.num_kv_heads) {
-          std::memcpy(new_row(step_.new_values, index, row, kv_head - body_.num_kv_heads), given,
-                      size * sizeof(float));
-          continue;
-        }
-        const float* weight = is_query ? layer.query_norm : layer.key_norm;
-        if (weight) normalise(given, weight, size, body_.epsilon, given);
-        const int64_t place = step_.positions[row] * (body_.rotary_size / 2);
-        rotate(given, step_.cosines + place, step_.sines + place, body_.rotary_size);
-        if (is_query) {
-          for (int64_t d = 0; d < size; ++d) given[d] *= body_.scale;
-          continue;
-        }
-        std::memcpy(new_row(step_.new_keys, index, row, kv_head), given, size * sizeof(float));
-        const int64_t slot = row % step_.num_rows;
-        float* block = key_blocks(row / step_.num_rows, kv_head) + slot / kLanes * size * kLanes;
-        for (int64_t d = 0; d < size; ++d) block[d * kLanes + slot % kLanes] = given[d];
-      }
+  // A task is a head, of all rows: what one thread multiplies it also turns and puts away.
+  void project_heads(Worker& self, const Layer& layer, int64_t index) {
+    const int64_t size = body_.head_size, blocks = size / kBlock;
+    const Rows rows = work_.rows.rows(body_.hidden_size);
+    team_.share(self, body_.num_heads + 2 * body_.num_kv_heads, 1, [&](int64_t head) {
+      float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
+      by_sixteen(num_rows_, [&](int64_t first, int64_t count) {
+        for (int64_t block = 0; block < blocks; block += 2)
+          multiply(layer.query_key_value, head * blocks + block,
+                   std::min<int64_t>(2, blocks - block), rows, first, count, out + block * kBlock,
+                   size);
+        for (int64_t r = 0; r < count; ++r) place_head(layer, index, head, first + r, out + r * size);
+      });
     });
   }
 
-  float* new_row(float* memory, int64_t index, int64_t row, int64_t kv_head) const {
+  // Norm and rotation of a row of a head, and the way to where attention and the caller find it.
+  void place_head(const Layer& layer, int64_t index, int64_t head, int64_t row, float* given) {
+    const int64_t size = body_.head_size, kv_head = head - body_.num_heads;
+    if (kv_head >= body_.num_kv_heads) {
+      Half* value = new_row(step_.new_values, index, row, kv_head - body_.num_kv_heads);
+      for (int64_t d = 0; d < size; d += 16) store_halves(value + d, _mm512_loadu_ps(given + d));
+      return;
+    }
+    const bool is_query = head < body_.num_heads;
+    const float* weight = is_query ? layer.query_norm : layer.key_norm;
+    if (weight) normalise(given, weight, size, body_.epsilon, given);
+    const int64_t place = step_.positions[row] * (body_.rotary_size / 2);
+    rotate(given, step_.cosines + place, step_.sines + place, body_.rotary_size);
+    if (is_query) {
+      float* query = work_.queries.data() + row * query_size_ + head * size;
+      for (int64_t d = 0; d < size; ++d) query[d] = given[d] * body_.scale;
+      return;
+    }
+    Half* key = new_row(step_.new_keys, index, row, kv_head);
+    for (int64_t d = 0; d < size; d += 16) store_halves(key + d, _mm512_loadu_ps(given + d));
+    const int64_t slot = row % step_.num_rows;
+    Half* block = key_blocks(row / step_.num_rows, kv_head) + slot / kLanes * size * kLanes;
+    for (int64_t d = 0; d < size; ++d) block[d * kLanes + slot % kLanes] = key[d];
+  }
+
+  // A task is a group of the inner numbers, so that the thread that has them all can quantise them.
+  void gate_and_quantise(Worker& self, const Matrix& matrix, const Rows& inner) {
+    const Rows rows = work_.rows.rows(body_.hidden_size);
+    const int64_t size = inner.grouping.inputs(), pairs = size / kBlock;
+    team_.share(self, inner.grouping.groups(), 1, [&](int64_t group) {
+      float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
+      by_sixteen(num_rows_, [&](int64_t first, int64_t count) {
+        for (int64_t pair = 0; pair < pairs; ++pair)
+          multiply_gated(
+              matrix, group * pairs + pair, rows, first, count, out + pair * kBlock, size,
+              [](__m512 gate, __m512 up) { return _mm512_mul_ps(swish(gate), up); });
+        for (int64_t r = 0; r < count; ++r)
+          quantise_group(out + r * size, first + r, group, inner);
+      });
+    });
+  }
+
+  Half* new_row(Half* memory, int64_t index, int64_t row, int64_t kv_head) const {
     const int64_t sequence = row / step_.num_rows, slot = row % step_.num_rows;
     const int64_t head = (index * step_.num_sequences + sequence) * body_.num_kv_heads + kv_head;
     return memory + (head * step_.num_rows + slot) * body_.head_size;
   }
 
-  float* key_blocks(int64_t sequence, int64_t kv_head) const {
+  Half* key_blocks(int64_t sequence, int64_t kv_head) const {
     return work_.keys.data() + (sequence * body_.num_kv_heads + kv_head) * key_blocks_ *
                                    body_.head_size * kLanes;
   }
@@ -220,7 +235,7 @@ class Forward {
     for (int64_t head = first_head; head < first_head + num_heads; ++head)
       for (int64_t slot = first; slot < std::min(first + kHeadRows, step_.num_rows); ++slot) {
         const int64_t row = sequence * step_.num_rows + slot;
-        queries[count] = work_.projected.data() + row * projected_size_ + head * size;
+        queries[count] = work_.queries.data() + row * query_size_ + head * size;
         seen[count] = &work_.seen[row];
         outputs[count++] = work_.attended.data() + row * query_size_ + head * size;
       }
@@ -231,7 +246,7 @@ class Forward {
   const Step& step_;
   Team& team_;
   Workspace& work_;
-  const int64_t num_rows_, query_size_, kv_size_, projected_size_, key_blocks_;
+  const int64_t num_rows_, query_size_, key_blocks_;
 };
 
 }  // namespace entmtp

@@ -112,7 +112,7 @@ class Drafting {
     int64_t widest = size_;
     for (int64_t h = 0; h < asked.num_heads; ++h)
       widest = std::max(widest, asked.heads[h].first.num_inputs);
-    work.fit_rows(total_, widest);
+    work.rows.fit(total_, widest);
     room(work.state, total_ * size_);
   }
 
@@ -120,7 +120,7 @@ class Drafting {
     team_.run(num_stages(), [this](Worker& self) {
       Tiles tiles(total_);
       for (int64_t h = 0; h < asked_.num_heads; ++h) features(self, h);
-      const Rows rows = work_.rows(size_);
+      const Rows rows = work_.rows.rows(size_);
       share_quantise(team_, self, work_.state.data(), total_, rows);
       const int64_t count = asked_.output->num_outputs;
       share_product(team_, self, *asked_.output, rows, total_,
@@ -148,15 +148,19 @@ class Drafting {
   void features(Worker& self, int64_t index) {
     const Head& head = asked_.heads[index];
     float* state = work_.state.data() + index * num_rows_ * size_;
-    const Rows rows = work_.rows(size_);
+    const Rows rows = work_.rows.rows(size_);
     if (head.first.packed) {
-      const Rows wide = work_.rows(head.first.num_inputs);
+      const Rows wide = work_.rows.rows(head.first.num_inputs);
       share_quantise(team_, self, asked_.rows, num_rows_, wide);
-      share_pair(team_, self, head.first, wide, num_rows_,
-                 [&](int64_t block, int64_t row, __m512 gate, __m512 skip) {
-                   _mm512_storeu_ps(state + row * size_ + block * kBlock,
-                                    _mm512_add_ps(skip, swish(gate)));
-                 });
+      const int64_t pairs = head.first.blocks() / 2;
+      team_.share(self, pairs, grain(team_, pairs), [&](int64_t pair) {
+        by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
+          multiply_gated(head.first, pair, wide, start, count, state + start * size_ + pair * kBlock,
+                         size_, [](__m512 gate, __m512 skip) {
+                           return _mm512_add_ps(skip, swish(gate));
+                         });
+        });
+      });
     } else {
       team_.share(self, num_rows_, 1, [&](int64_t row) {
         std::memcpy(state + row * size_, asked_.rows + row * size_, size_ * sizeof(float));

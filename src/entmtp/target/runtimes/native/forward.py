@@ -53,7 +53,7 @@ class PackedDecoder:
         keys, values = cache.memory_of_all
         cosines, sines = self._rotary(max(lengths) + rows)
         shape = self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows
-        new_keys, new_values = torch.empty(2, *shape, self._shape.key_dim)
+        new_keys, new_values = torch.empty(2, *shape, self._shape.key_dim, dtype=torch.float16)
         step = Step(
             hidden=address(hidden),
             positions=address(positions),

@@ -46,8 +46,15 @@ int64_t entmtp_packed_bytes(int64_t num_outputs, int64_t num_inputs) {
   return packed_bytes(num_outputs, num_inputs);
 }
 
-void entmtp_pack(const float* weight, int64_t num_outputs, int64_t num_inputs, uint8_t* packed) {
-  pack_matrix(weight, num_outputs, num_inputs, packed);
+void entmtp_pack(const float* weight, int64_t num_outputs, int64_t num_inputs, uint8_t* packed,
+                 int num_threads) {
+  const int64_t blocks = (num_outputs + kBlock - 1) / kBlock;
+  Team& team = team_of(num_threads);
+  team.run(1, [&](Worker& self) {
+    team.share(self, blocks, 1, [&](int64_t block) {
+      pack_block(weight, num_outputs, num_inputs, block, packed);
+    });
+  });
 }
 
 void entmtp_forward(const Body* body, const Step* step, int num_threads) {
@@ -59,8 +66,8 @@ void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, fl
                    int num_threads) {
   Team& team = team_of(num_threads);
   Workspace& work = workspace();
-  work.fit_rows(num_rows, matrix->num_inputs);
-  const Rows whole = work.rows(matrix->num_inputs);
+  work.rows.fit(num_rows, matrix->num_inputs);
+  const Rows whole = work.rows.rows(matrix->num_inputs);
   const int64_t count = matrix->num_outputs;
   team.run(2, [&](Worker& self) {
     Tiles tiles(num_rows);
@@ -82,10 +89,10 @@ void entmtp_fill_level(const Level* level, int num_threads) {
 }
 
 // Copy accepted rows `slots` of sequence `sequence` behind the committed ones.
-void entmtp_commit(const float* new_keys, const float* new_values, int64_t num_layers,
+void entmtp_commit(const Half* new_keys, const Half* new_values, int64_t num_layers,
                    int64_t num_sequences, int64_t sequence, int64_t num_kv_heads, int64_t num_rows,
-                   int64_t head_size, const int64_t* slots, int64_t count, float* keys,
-                   float* values, int64_t num_places, int64_t place, int64_t capacity,
+                   int64_t head_size, const int64_t* slots, int64_t count, Half* keys,
+                   Half* values, int64_t num_places, int64_t place, int64_t capacity,
                    int64_t length) {
   for (int64_t layer = 0; layer < num_layers; ++layer)
     for (int64_t head = 0; head < num_kv_heads; ++head) {
@@ -95,11 +102,11 @@ void entmtp_commit(const float* new_keys, const float* new_values, int64_t num_l
       const int64_t to = lane * capacity * head_size;
       for (int64_t i = 0; i < count; ++i) {
         const int64_t position = length + i;
-        const float* key = new_keys + from + slots[i] * head_size;
-        float* block = keys + to + position / kLanes * head_size * kLanes + position % kLanes;
+        const Half* key = new_keys + from + slots[i] * head_size;
+        Half* block = keys + to + position / kLanes * head_size * kLanes + position % kLanes;
         for (int64_t d = 0; d < head_size; ++d) block[d * kLanes] = key[d];
         std::memcpy(values + to + position * head_size, new_values + from + slots[i] * head_size,
-                    head_size * sizeof(float));
+                    head_size * sizeof(Half));
       }
     }
 }

@@ -23,8 +23,8 @@ from entmtp.errors import BadInput
 from entmtp.target.runtimes.native.memory import packed_memory
 from entmtp.target.runtimes.packages import machine
 
-GROUP = 64
-"""Neighbouring numbers that share a scale (`linear.h`)."""
+TILE_INPUTS = 64
+"""What widths are multiples of (`linear.h`)."""
 LANES = 16
 """Positions of a block of keys (`attention.h`), and outputs of a block of weights."""
 
@@ -66,8 +66,6 @@ class Layer(Structure):
         ("output", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
-        ("first_norm", c_void_p),
-        ("second_norm", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
     ]
@@ -192,7 +190,7 @@ def kernels() -> ctypes.CDLL:
         )
     library.entmtp_packed_bytes.argtypes = [c_int64, c_int64]
     library.entmtp_packed_bytes.restype = c_int64
-    library.entmtp_pack.argtypes = [c_void_p, c_int64, c_int64, c_void_p]
+    library.entmtp_pack.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
     library.entmtp_forward.argtypes = [POINTER(Body), POINTER(Step), c_int]
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
@@ -225,15 +223,16 @@ class PackedMatrix:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """
         Args:
-            weight: `[O, I]`; I is a multiple of `GROUP`.
+            weight: `[O, I]`; I is a multiple of `TILE_INPUTS`.
             bias: `[O]`
         """
         library = kernels()
         num_outputs, num_inputs = weight.shape
-        assert num_inputs % GROUP == 0, "rows are made of whole groups"
+        assert num_inputs % TILE_INPUTS == 0, "rows are made of whole tiles"
         rows = weight.detach().float().contiguous()
         self._packed = packed_memory(library.entmtp_packed_bytes(num_outputs, num_inputs))
-        library.entmtp_pack(address(rows), num_outputs, num_inputs, address(self._packed))
+        place, num_threads = address(self._packed), torch.get_num_threads()
+        library.entmtp_pack(address(rows), num_outputs, num_inputs, place, num_threads)
         self._bias = None
         if bias is not None:
             self._bias = torch.zeros(-(-num_outputs // LANES) * LANES)

@@ -2,14 +2,15 @@
 //
 // Knows: how a matrix and rows are held. Does not know: layers.
 //
-// A group is 64 neighbours of a row. Weights have one scale for each group and output, rows one for
-// each group: y = sum over groups of s_x s_w (q_x . q_w). The inner sum is exact in any order, and
-// groups are added in their order; so a row's result does not depend on how many rows there are.
+// A tile is 64 inputs of 16 outputs, a group one to three neighbouring tiles. Weights have one scale
+// for each group and output, rows one for each group: y = sum over groups of s_x s_w (q_x . q_w).
+// The inner sum is exact in any order, and groups are added in their order; so a row's result does
+// not depend on how many rows there are.
 //
-// A packed matrix is a list of blocks of 16 outputs, a block a list of groups, and a group
-// 16 x 64 bytes (four inputs of 16 outputs each, then the next four), then 16 scales in bfloat16.
-// Dot products of four bytes multiply unsigned by signed ones: they take q_w + 128, and start from
-// what that adds, -128 times the sum of the row's numbers. Products of tiles take both signed.
+// A packed matrix is a list of blocks of 16 outputs: first 16 scales for each group, then the
+// tiles, 16 x 64 bytes each (four inputs of 16 outputs, then the next four). Dot products of four
+// bytes multiply unsigned by signed ones: they take q_w + 128, and start from what that adds, -128
+// times the sum of the row's numbers. Products of tiles take both signed.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +22,23 @@
 
 namespace entmtp {
 
-constexpr int kGroup = 64;
+constexpr int kTileInputs = 64;
 constexpr int kBlock = 16;
-constexpr int64_t kGroupBytes = kBlock * kGroup + kBlock * 2;
+constexpr int64_t kTileBytes = kBlock * kTileInputs;
+constexpr int64_t kScaleBytes = kBlock * sizeof(float);
 constexpr int kRowsAtOnce = 16;
+
+// How the inputs of a row of some width are grouped.
+struct Grouping {
+  int64_t tiles, span;  // of a row, of a group
+
+  explicit Grouping(int64_t width) : tiles(width / kTileInputs), span(1) {
+    for (int64_t longer = 2; longer <= 3; ++longer)
+      if (tiles % longer == 0) span = longer;
+  }
+  int64_t groups() const { return tiles / span; }
+  int64_t inputs() const { return span * kTileInputs; }  // of a group
+};
 
 struct Matrix {
   const uint8_t* packed;
@@ -32,198 +46,211 @@ struct Matrix {
   int64_t num_outputs;
   int64_t num_inputs;
 
-  int64_t groups() const { return num_inputs / kGroup; }
   int64_t blocks() const { return (num_outputs + kBlock - 1) / kBlock; }
-  const uint8_t* block(int64_t index) const { return packed + index * groups() * kGroupBytes; }
+};
+
+inline int64_t block_bytes(const Grouping& grouping) {
+  return grouping.groups() * kScaleBytes + grouping.tiles * kTileBytes;
+}
+
+// Sixteen outputs of a matrix.
+struct Block {
+  const float* scales;   // [groups, 16]
+  const uint8_t* tiles;  // [tiles, 1024]
+
+  Block(const uint8_t* packed, const Grouping& grouping, int64_t index)
+      : scales(reinterpret_cast<const float*>(packed + index * block_bytes(grouping))),
+        tiles(reinterpret_cast<const uint8_t*>(scales + grouping.groups() * kBlock)) {}
 };
 
 inline int64_t packed_bytes(int64_t num_outputs, int64_t num_inputs) {
-  return (num_outputs + kBlock - 1) / kBlock * (num_inputs / kGroup) * kGroupBytes;
+  return (num_outputs + kBlock - 1) / kBlock * block_bytes(Grouping(num_inputs));
 }
 
-// The next bfloat16 that is not smaller: with it as a scale nothing is cut off.
-inline uint16_t round_up_to_bfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return static_cast<uint16_t>((bits + 0xffff) >> 16);
+// A group of one output's weights: its scale, and where its numbers lie in tiles.
+inline float pack_group(const float* weight, int64_t inputs, uint8_t* tiles, int output) {
+  const __m512 sign = _mm512_set1_ps(-0.0f);
+  __m512 largest = _mm512_set1_ps(1e-30f);
+  for (int64_t i = 0; i < inputs; i += 16)
+    largest = _mm512_max_ps(largest, _mm512_andnot_ps(sign, _mm512_loadu_ps(weight + i)));
+  const float scale = _mm512_reduce_max_ps(largest) / 127;
+  const __m512 inverse = _mm512_set1_ps(1 / scale);
+  for (int64_t i = 0; i < inputs; i += 16) {
+    const __m512 numbers = _mm512_mul_ps(_mm512_loadu_ps(weight + i), inverse);
+    alignas(16) int8_t whole[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(whole),
+                    _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(numbers)));
+    for (int k = 0; k < 4; ++k)
+      std::memcpy(tiles + ((i / 4 + k) * kBlock + output) * 4, whole + 4 * k, 4);
+  }
+  return scale;
 }
 
-inline void pack_matrix(const float* weight, int64_t num_outputs, int64_t num_inputs,
-                        uint8_t* packed) {
-  const int64_t groups = num_inputs / kGroup;
-  const int64_t blocks = (num_outputs + kBlock - 1) / kBlock;
-  for (int64_t b = 0; b < blocks; ++b)
-    for (int64_t g = 0; g < groups; ++g) {
-      uint8_t* tile = packed + (b * groups + g) * kGroupBytes;
-      auto* scales = reinterpret_cast<uint16_t*>(tile + kBlock * kGroup);
-      for (int o = 0; o < kBlock; ++o) {
-        const int64_t output = b * kBlock + o;
-        const float* row = nullptr;  // behind the last output
-        if (output < num_outputs) row = weight + output * num_inputs + g * kGroup;
-        float largest = 1e-30f;
-        for (int i = 0; row && i < kGroup; ++i) largest = std::fmax(largest, std::fabs(row[i]));
-        scales[o] = round_up_to_bfloat16(largest / 127);
-        const uint32_t bits = static_cast<uint32_t>(scales[o]) << 16;
-        float scale;
-        std::memcpy(&scale, &bits, 4);
-        for (int i = 0; i < kGroup; ++i) {
-          const int whole = row ? static_cast<int>(std::nearbyint(row[i] / scale)) : 0;
-          tile[(i / 4 * kBlock + o) * 4 + i % 4] = static_cast<uint8_t>(whole);
-        }
-      }
-    }
+// Sixteen outputs' weights; those behind the last one stay zero.
+inline void pack_block(const float* weight, int64_t num_outputs, int64_t num_inputs, int64_t block,
+                       uint8_t* packed) {
+  const Grouping grouping(num_inputs);
+  uint8_t* start = packed + block * block_bytes(grouping);
+  std::memset(start, 0, block_bytes(grouping));
+  auto* scales = reinterpret_cast<float*>(start);
+  uint8_t* tiles = start + grouping.groups() * kScaleBytes;
+  for (int o = 0; o < kBlock && block * kBlock + o < num_outputs; ++o)
+    for (int64_t g = 0; g < grouping.groups(); ++g)
+      scales[g * kBlock + o] =
+          pack_group(weight + (block * kBlock + o) * num_inputs + g * grouping.inputs(),
+                     grouping.inputs(), tiles + g * grouping.span * kTileBytes, o);
 }
 
 // Rows in whole numbers.
 struct Rows {
   int8_t* whole;      // [R, I]
-  float* scale;       // [R, I / 64]
-  int32_t* opening;   // [R, I / 64]: -128 times the sum of a group
+  float* scale;       // [R, groups]
+  int32_t* opening;   // [R, groups]: -128 times the sum of a group
   int64_t width;      // I
-
-  int64_t groups() const { return width / kGroup; }
+  Grouping grouping;
 };
 
-inline void quantise_row(const float* row, int64_t index, const Rows& into) {
+// Group `g` of row `index`.
+inline void quantise_group(const float* from, int64_t index, int64_t g, const Rows& into) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
-  for (int64_t g = 0; g < into.groups(); ++g) {
-    const float* from = row + g * kGroup;
-    __m512 part[4], largest = _mm512_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-      part[i] = _mm512_loadu_ps(from + 16 * i);
-      largest = _mm512_max_ps(largest, _mm512_andnot_ps(sign, part[i]));
-    }
-    const float scale = std::fmax(_mm512_reduce_max_ps(largest), 1e-30f) / 127;
-    const __m512 inverse = _mm512_set1_ps(1 / scale);
-    __m512i sum = _mm512_setzero_si512();
-    int8_t* whole = into.whole + index * into.width + g * kGroup;
-    for (int i = 0; i < 4; ++i) {
-      const __m512i numbers = _mm512_cvtps_epi32(_mm512_mul_ps(part[i], inverse));
-      sum = _mm512_add_epi32(sum, numbers);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(whole + 16 * i), _mm512_cvtsepi32_epi8(numbers));
-    }
-    into.scale[index * into.groups() + g] = scale;
-    into.opening[index * into.groups() + g] = -128 * _mm512_reduce_add_epi32(sum);
+  const int64_t inputs = into.grouping.inputs(), at = index * into.grouping.groups() + g;
+  __m512 largest = _mm512_setzero_ps();
+  for (int64_t i = 0; i < inputs; i += 16)
+    largest = _mm512_max_ps(largest, _mm512_andnot_ps(sign, _mm512_loadu_ps(from + i)));
+  const float scale = std::fmax(_mm512_reduce_max_ps(largest), 1e-30f) / 127;
+  const __m512 inverse = _mm512_set1_ps(1 / scale);
+  __m512i sum = _mm512_setzero_si512();
+  int8_t* whole = into.whole + index * into.width + g * inputs;
+  for (int64_t i = 0; i < inputs; i += 16) {
+    const __m512i numbers = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + i), inverse));
+    sum = _mm512_add_epi32(sum, numbers);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(whole + i), _mm512_cvtsepi32_epi8(numbers));
   }
+  into.scale[at] = scale;
+  into.opening[at] = -128 * _mm512_reduce_add_epi32(sum);
 }
 
-// Ask for the group a few behind this one: the next block's follow at once.
+inline void quantise_row(const float* row, int64_t index, const Rows& into) {
+  for (int64_t g = 0; g < into.grouping.groups(); ++g)
+    quantise_group(row + g * into.grouping.inputs(), index, g, into);
+}
+
+// Ask for a tile a few behind this one: the next block's follow at once.
 inline void fetch_ahead(const uint8_t* tile) {
   constexpr int kAhead = 4;
-#pragma GCC unroll 17
-  for (int64_t i = 0; i < kGroupBytes; i += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead * kGroupBytes + i), _MM_HINT_T0);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kTileBytes; i += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead * kTileBytes + i), _MM_HINT_T0);
 }
 
 // What a group adds to sixteen outputs of a row.
-inline __m512 add_group(__m512 total, __m512i sum, __m512 scales, float scale) {
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scales, _mm512_set1_ps(scale)),
-                         total);
+inline __m512 add_group(__m512 total, __m512i sum, const float* scales, float scale) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum),
+                         _mm512_mul_ps(_mm512_loadu_ps(scales), _mm512_set1_ps(scale)), total);
 }
 
-inline __m512 scales_of(const uint8_t* tile) {
-  const auto* halves = reinterpret_cast<const __m256i*>(tile + kBlock * kGroup);
-  const __m512i numbers = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(numbers, 16));
-}
-
-// A few rows, by dot products of four bytes.
+// Up to four rows, by dot products of four bytes: `out` is [R, stride].
 template <int R>
-inline void multiply_few(const uint8_t* block, const Rows& rows, int64_t first, float* out) {
-  const int64_t groups = rows.groups();
+inline void multiply_few(const Block& block, const Rows& rows, int64_t first, float* out,
+                         int64_t stride) {
+  const int64_t groups = rows.grouping.groups(), span = rows.grouping.span;
   const __m512i offset = _mm512_set1_epi8(-128);  // its bit turns q into q + 128
   __m512 total[R];
   for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
   const int8_t* whole = rows.whole + first * rows.width;
+  const uint8_t* tile = block.tiles;
   for (int64_t g = 0; g < groups; ++g) {
-    const uint8_t* tile = block + g * kGroupBytes;
-    fetch_ahead(tile);
-    const __m512 scales = scales_of(tile);
     __m512i sum[R];
     for (int r = 0; r < R; ++r)
       sum[r] = _mm512_set1_epi32(rows.opening[(first + r) * groups + g]);
+    for (int64_t t = 0; t < span; ++t, tile += kTileBytes, whole += kTileInputs) {
+      fetch_ahead(tile);
 #pragma GCC unroll 16
-    for (int k = 0; k < 16; ++k) {
-      const __m512i weight = _mm512_xor_si512(_mm512_loadu_si512(tile + 64 * k), offset);
+      for (int k = 0; k < 16; ++k) {
+        const __m512i weight = _mm512_xor_si512(_mm512_loadu_si512(tile + 64 * k), offset);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        int32_t four;
-        std::memcpy(&four, whole + r * rows.width + g * kGroup + 4 * k, 4);
-        sum[r] = _mm512_dpbusd_epi32(sum[r], weight, _mm512_set1_epi32(four));
+        for (int r = 0; r < R; ++r) {
+          int32_t four;
+          std::memcpy(&four, whole + r * rows.width + 4 * k, 4);
+          sum[r] = _mm512_dpbusd_epi32(sum[r], weight, _mm512_set1_epi32(four));
+        }
       }
     }
     for (int r = 0; r < R; ++r)
-      total[r] = add_group(total[r], sum[r], scales, rows.scale[(first + r) * groups + g]);
+      total[r] = add_group(total[r], sum[r], block.scales + g * kBlock,
+                           rows.scale[(first + r) * groups + g]);
   }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kBlock, total[r]);
+  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * stride, total[r]);
 }
 
 #ifdef __AMX_INT8__
 constexpr int kFewRows = 2;  // with more, tiles are faster
 
-// Tiles of 64 bytes' width for the thread that holds this: 0 to 3 as high as there are rows, which
-// are read, multiplied and written one by one, and 4 and 5 for weights.
+// Tile registers of 64 bytes' width for the thread that holds this: 0 to 4 as high as there are
+// rows (0 to 3 for sums, 4 for rows), and 5 and 6 for weights.
 class Tiles {
  public:
   explicit Tiles(int64_t num_rows) {
     alignas(64) uint8_t config[64] = {1};  // palette 1; from byte 16 on widths, from 48 on heights
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 7; ++i) {
       config[16 + 2 * i] = 64;
-      config[48 + i] = static_cast<uint8_t>(i < 4 ? std::min<int64_t>(num_rows, 16) : 16);
+      config[48 + i] = static_cast<uint8_t>(i < 5 ? std::min<int64_t>(num_rows, 16) : 16);
     }
     _tile_loadconfig(config);
   }
   ~Tiles() { _tile_release(); }
 };
 
-// Sums of a group for sixteen rows. Which tiles are used must be written out; two of these in turn
-// do not wait for each other's.
-inline void multiply_even(const uint8_t* tile, const int8_t* whole, int64_t width, int32_t* sums) {
-  _tile_zero(0);
-  _tile_loadd(2, whole, width);
-  _tile_loadd(4, tile, 64);
-  _tile_dpbssd(0, 2, 4);
-  _tile_stored(0, sums, 64);
-}
-
-inline void multiply_odd(const uint8_t* tile, const int8_t* whole, int64_t width, int32_t* sums) {
-  _tile_zero(1);
-  _tile_loadd(3, whole, width);
-  _tile_loadd(5, tile, 64);
-  _tile_dpbssd(1, 3, 5);
-  _tile_stored(1, sums, 64);
-}
-
-// Up to sixteen rows at once, by products of tiles. The same whole numbers, the same floats.
-template <int R>
-inline void multiply_many(const uint8_t* block, const Rows& rows, int64_t first, float* out) {
-  constexpr int kAhead = 2;  // groups that are multiplied before the sums of one are taken up
-  const int64_t groups = rows.groups();
-  alignas(64) int32_t sums[2 * kAhead][kBlock * kBlock];
-  __m512 total[R];
-  for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
-  const int8_t* whole = rows.whole + first * rows.width;
-  const float* scale = rows.scale + first * groups;
-  const auto begin = [&](int64_t g) {
-    if (g >= groups) return;
-    const uint8_t* tile = block + g * kGroupBytes;
-    fetch_ahead(tile);
-    if (g % 2)
-      multiply_odd(tile, whole + g * kGroup, rows.width, sums[g % (2 * kAhead)]);
-    else
-      multiply_even(tile, whole + g * kGroup, rows.width, sums[g % (2 * kAhead)]);
-  };
-  for (int64_t g = 0; g < kAhead; ++g) begin(g);
-  for (int64_t g = 0; g < groups; ++g) {
-    begin(g + kAhead);
-    const int32_t* sum = sums[g % (2 * kAhead)];
-    const __m512 scales = scales_of(block + g * kGroupBytes);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-      total[r] = add_group(total[r], _mm512_load_si512(sum + r * kBlock), scales,
-                           scale[r * groups + g]);
+// Sums of a group of two blocks for up to sixteen rows: [2, 16, 16]. Which registers are used must
+// be written out; two of these in turn do not wait for each other's.
+#define ENTMTP_SUMS_OF_GROUP(NAME, ONE, OTHER)                                                   \
+  inline void NAME(const uint8_t* one, const uint8_t* other, const int8_t* whole, int64_t width, \
+                   int64_t span, int32_t* sums) {                                                \
+    _tile_zero(ONE);                                                                             \
+    _tile_zero(OTHER);                                                                           \
+    for (int64_t t = 0; t < span; ++t) {                                                         \
+      fetch_ahead(one + t * kTileBytes);                                                         \
+      fetch_ahead(other + t * kTileBytes);                                                       \
+      _tile_loadd(4, whole + t * kTileInputs, width);                                            \
+      _tile_loadd(5, one + t * kTileBytes, 64);                                                  \
+      _tile_dpbssd(ONE, 4, 5);                                                                   \
+      _tile_loadd(6, other + t * kTileBytes, 64);                                                \
+      _tile_dpbssd(OTHER, 4, 6);                                                                 \
+    }                                                                                            \
+    _tile_stored(ONE, sums, 64);                                                                 \
+    _tile_stored(OTHER, sums + kBlock * kRowsAtOnce, 64);                                        \
   }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kBlock, total[r]);
+ENTMTP_SUMS_OF_GROUP(sums_of_even_group, 0, 1)
+ENTMTP_SUMS_OF_GROUP(sums_of_odd_group, 2, 3)
+#undef ENTMTP_SUMS_OF_GROUP
+
+// Up to sixteen rows of two blocks at once, by products of tiles: the same whole numbers, the same
+// floats. `out` is [count, stride], of the first or of both, one block's outputs behind the other's.
+inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Rows& rows,
+                          int64_t first, int64_t count, float* out, int64_t stride) {
+  constexpr int64_t kMostGroups = 8;  // whose sums wait, in the nearest cache, to be taken up
+  constexpr int64_t kSums = kRowsAtOnce * kBlock;
+  const int64_t groups = rows.grouping.groups(), span = rows.grouping.span;
+  alignas(64) int32_t sums[kMostGroups][2][kSums];
+  for (int64_t start = 0; start < groups; start += kMostGroups) {
+    const int64_t stop = std::min(groups, start + kMostGroups);
+    for (int64_t g = start; g < stop; ++g) {
+      const int8_t* whole = rows.whole + first * rows.width + g * rows.grouping.inputs();
+      const int64_t at = g * span * kTileBytes;
+      const auto sums_of_group = g % 2 ? sums_of_odd_group : sums_of_even_group;
+      sums_of_group(blocks[0].tiles + at, blocks[1].tiles + at, whole, rows.width, span,
+                    sums[g - start][0]);
+    }
+    for (int64_t i = 0; i < num_blocks; ++i)
+      for (int64_t r = 0; r < count; ++r) {
+        float* into = out + r * stride + i * kBlock;
+        __m512 total = start ? _mm512_loadu_ps(into) : _mm512_setzero_ps();
+        for (int64_t g = start; g < stop; ++g)
+          total = add_group(total, _mm512_load_si512(sums[g - start][i] + r * kBlock),
+                            blocks[i].scales + g * kBlock, rows.scale[(first + r) * groups + g]);
+        _mm512_storeu_ps(into, total);
+      }
+  }
 }
 #else
 class Tiles {
@@ -232,41 +259,34 @@ class Tiles {
 };
 #endif
 
-// Sixteen outputs of up to sixteen rows: `out` is [count, 16]. Memory of `rows` reaches to the next
-// multiple of sixteen.
-inline void multiply(const Matrix& matrix, int64_t block, const Rows& rows, int64_t first,
-                     int64_t count, float* out) {
-  const uint8_t* packed = matrix.block(block);
+// Outputs of one or two neighbouring blocks for up to sixteen rows: `out` is [count, stride].
+// Memory of `rows` reaches to the next multiple of sixteen.
+inline void multiply(const Matrix& matrix, int64_t block, int64_t num_blocks, const Rows& rows,
+                     int64_t first, int64_t count, float* out, int64_t stride) {
+  const Block blocks[2] = {Block(matrix.packed, rows.grouping, block),
+                           Block(matrix.packed, rows.grouping, block + num_blocks - 1)};
 #ifdef __AMX_INT8__
-  if (count > kFewRows) {
-    if (count <= 4)
-      multiply_many<4>(packed, rows, first, out);
-    else if (count <= 8)
-      multiply_many<8>(packed, rows, first, out);
-    else if (count <= 12)
-      multiply_many<12>(packed, rows, first, out);
-    else
-      multiply_many<16>(packed, rows, first, out);
-  } else if (count == 1) {
-    multiply_few<1>(packed, rows, first, out);
-  } else {
-    multiply_few<2>(packed, rows, first, out);
-  }
+  const bool is_many = count > kFewRows;
+  if (is_many) multiply_many(blocks, num_blocks, rows, first, count, out, stride);
 #else
-  for (int64_t done = 0; done < count; done += 4) {
-    float* some = out + done * kBlock;
-    switch (count - done) {
-      case 1: multiply_few<1>(packed, rows, first + done, some); break;
-      case 2: multiply_few<2>(packed, rows, first + done, some); break;
-      case 3: multiply_few<3>(packed, rows, first + done, some); break;
-      default: multiply_few<4>(packed, rows, first + done, some);
-    }
-  }
+  constexpr bool is_many = false;
 #endif
-  if (matrix.bias) {
-    const __m512 bias = _mm512_loadu_ps(matrix.bias + block * kBlock);
-    for (int64_t r = 0; r < count; ++r)
-      _mm512_storeu_ps(out + r * kBlock, _mm512_add_ps(_mm512_loadu_ps(out + r * kBlock), bias));
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    for (int64_t done = 0; !is_many && done < count; done += 4) {
+      float* some = out + done * stride + i * kBlock;
+      switch (count - done) {
+        case 1: multiply_few<1>(blocks[i], rows, first + done, some, stride); break;
+        case 2: multiply_few<2>(blocks[i], rows, first + done, some, stride); break;
+        case 3: multiply_few<3>(blocks[i], rows, first + done, some, stride); break;
+        default: multiply_few<4>(blocks[i], rows, first + done, some, stride);
+      }
+    }
+    if (!matrix.bias) continue;
+    const __m512 bias = _mm512_loadu_ps(matrix.bias + (block + i) * kBlock);
+    for (int64_t r = 0; r < count; ++r) {
+      float* into = out + r * stride + i * kBlock;
+      _mm512_storeu_ps(into, _mm512_add_ps(_mm512_loadu_ps(into), bias));
+    }
   }
 }
 

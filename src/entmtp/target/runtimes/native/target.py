@@ -20,7 +20,6 @@ from entmtp.errors import ModelRefused
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
-from entmtp.target.runtimes.late_cache import BLOCK
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import PackedMatrix, prepare
@@ -67,9 +66,7 @@ class NativeTarget(TargetModel):
 
     def new_cache(self, batch_size: int, capacity: int) -> NativeCache:
         del capacity  # it grows with what is committed
-        return NativeCache.allocate(
-            self.layout, batch_size, BLOCK, dtype=torch.float32, device=self.device
-        )
+        return NativeCache.of(self.layout, batch_size)
 
     def forward(
         self,

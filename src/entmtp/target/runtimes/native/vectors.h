@@ -28,7 +28,23 @@ inline __m512 exponential(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-// x / rms(x) * weight; `into` may be `row`.
+// A number of a cache: half precision. Arithmetic is on floats.
+using Half = uint16_t;
+
+inline __m512 load_halves(const Half* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+// To the nearest; what is too large becomes the largest.
+inline void store_halves(Half* into, __m512 numbers) {
+  const __m512 largest = _mm512_set1_ps(65504.0f);
+  numbers = _mm512_min_ps(numbers, largest);
+  numbers = _mm512_max_ps(numbers, _mm512_sub_ps(_mm512_setzero_ps(), largest));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(into),
+                      _mm512_cvtps_ph(numbers, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+// x / rms(x), times `weight` where there is one; `into` may be `row`.
 inline void normalise(const float* row, const float* weight, int64_t size, float epsilon,
                       float* into) {
   __m512 squares = _mm512_setzero_ps();
@@ -38,9 +54,11 @@ inline void normalise(const float* row, const float* weight, int64_t size, float
   }
   const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
   const __m512 factor = _mm512_set1_ps(1 / std::sqrt(mean + epsilon));
-  for (int64_t i = 0; i < size; i += 16)
-    _mm512_storeu_ps(into + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(row + i), factor),
-                                             _mm512_loadu_ps(weight + i)));
+  for (int64_t i = 0; i < size; i += 16) {
+    const __m512 normal = _mm512_mul_ps(_mm512_loadu_ps(row + i), factor);
+    _mm512_storeu_ps(into + i,
+                     weight ? _mm512_mul_ps(normal, _mm512_loadu_ps(weight + i)) : normal);
+  }
 }
 
 inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotary_size) {

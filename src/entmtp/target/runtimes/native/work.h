@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "attention.h"
@@ -13,26 +14,46 @@
 
 namespace entmtp {
 
-struct Workspace {
-  std::vector<int8_t> whole;
+constexpr int64_t kPair = 2 * kBlock;
+
+// Memory on whole cache lines, which tiles are read from.
+template <class T>
+struct Aligned {
+  using value_type = T;
+  T* allocate(size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64)));
+  }
+  void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t(64)); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+// Rows in whole numbers, where a product reads them.
+struct RowMemory {
+  std::vector<int8_t, Aligned<int8_t>> whole;
   std::vector<float> scale;
   std::vector<int32_t> opening;
-  std::vector<float> projected, attended, inner, keys;   // of a layer
+
+  Rows rows(int64_t width) {
+    return Rows{whole.data(), scale.data(), opening.data(), width, Grouping(width)};
+  }
+
+  void fit(int64_t count, int64_t width) {
+    count = (count + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;  // tiles read whole ones
+    room(whole, count * width);
+    room(scale, count * width / kTileInputs);
+    room(opening, count * width / kTileInputs);
+  }
+};
+
+struct Workspace {
+  RowMemory rows, inner;                                 // `inner`: between two products
+  std::vector<float> queries, attended;                  // of a layer
+  std::vector<Half> keys;                                // likewise
   std::vector<float> state, rows_in, logits, log_probs;  // of draft heads
   std::vector<int64_t> ids;                              // likewise
   std::vector<std::vector<int32_t>> seen;                // [R] new rows that each sees, ascending
   std::vector<Scratch> scratch;                          // of each thread
-
-  Rows rows(int64_t width) {
-    return Rows{whole.data(), scale.data(), opening.data(), width};
-  }
-
-  void fit_rows(int64_t count, int64_t width) {
-    count = (count + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;  // tiles read whole ones
-    room(whole, count * width);
-    room(scale, count * width / kGroup);
-    room(opening, count * width / kGroup);
-  }
 };
 
 // One for each thread that calls; those of its team work in it.
@@ -52,36 +73,41 @@ inline int64_t grain(const Team& team, int64_t count) {
   return std::max<int64_t>(1, count / (4 * team.size()));
 }
 
+// Calls `work(first, count)` for up to sixteen rows at a time.
+template <class Work>
+inline void by_sixteen(int64_t num_rows, Work work) {
+  for (int64_t first = 0; first < num_rows; first += kRowsAtOnce)
+    work(first, std::min<int64_t>(kRowsAtOnce, num_rows - first));
+}
+
 // `take(block, row, out)` gets sixteen outputs of a row.
 template <class Take>
 inline void share_product(Team& team, Worker& self, const Matrix& matrix, const Rows& rows,
                           int64_t num_rows, Take take) {
-  team.share(self, matrix.blocks(), grain(team, matrix.blocks()), [&](int64_t block) {
-    float out[kRowsAtOnce * kBlock];
-    for (int64_t first = 0; first < num_rows; first += kRowsAtOnce) {
-      const int64_t count = std::min<int64_t>(kRowsAtOnce, num_rows - first);
-      multiply(matrix, block, rows, first, count, out);
-      for (int64_t r = 0; r < count; ++r) take(block, first + r, out + r * kBlock);
-    }
+  const int64_t blocks = matrix.blocks(), pairs = (blocks + 1) / 2;
+  team.share(self, pairs, grain(team, pairs), [&](int64_t pair) {
+    const int64_t count_blocks = std::min<int64_t>(2, blocks - 2 * pair);
+    by_sixteen(num_rows, [&](int64_t first, int64_t count) {
+      alignas(64) float out[kRowsAtOnce * kPair];
+      multiply(matrix, 2 * pair, count_blocks, rows, first, count, out, kPair);
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < count_blocks; ++i)
+          take(2 * pair + i, first + r, out + r * kPair + i * kBlock);
+    });
   });
 }
 
-// The same for a matrix that is two, block by block: `take(block, row, gate, other)`.
-template <class Take>
-inline void share_pair(Team& team, Worker& self, const Matrix& matrix, const Rows& rows,
-                       int64_t num_rows, Take take) {
-  const int64_t pairs = matrix.blocks() / 2;
-  team.share(self, pairs, grain(team, pairs), [&](int64_t pair) {
-    float gate[kRowsAtOnce * kBlock], other[kRowsAtOnce * kBlock];
-    for (int64_t first = 0; first < num_rows; first += kRowsAtOnce) {
-      const int64_t count = std::min<int64_t>(kRowsAtOnce, num_rows - first);
-      multiply(matrix, 2 * pair, rows, first, count, gate);
-      multiply(matrix, 2 * pair + 1, rows, first, count, other);
-      for (int64_t r = 0; r < count; ++r)
-        take(pair, first + r, _mm512_loadu_ps(gate + r * kBlock),
-             _mm512_loadu_ps(other + r * kBlock));
-    }
-  });
+// Sixteen gated outputs of some rows, `[count, stride]`: `gate(a, b)` of each pair of blocks.
+template <class Gate>
+inline void multiply_gated(const Matrix& matrix, int64_t pair, const Rows& rows, int64_t first,
+                           int64_t count, float* into, int64_t stride, Gate gate) {
+  alignas(64) float out[kRowsAtOnce * kPair];
+  multiply(matrix, 2 * pair, 2, rows, first, count, out, kPair);
+  for (int64_t r = 0; r < count; ++r) {
+    const float* both = out + r * kPair;
+    _mm512_storeu_ps(into + r * stride,
+                     gate(_mm512_load_ps(both), _mm512_load_ps(both + kBlock)));
+  }
 }
 
 }  // namespace entmtp
