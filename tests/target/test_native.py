@@ -40,7 +40,7 @@ def rounded(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def by_groups(rows: torch.Tensor) -> torch.Tensor:
     """Rows `[R, I]` as the kernels hold them, in float32."""
     tiles = rows.shape[1] // TILE_INPUTS
-    span = next(count for count in (3, 2, 1) if tiles % count == 0)
+    span = next(count for count in (2, 3, 1) if tiles % count == 0)
     groups = rows.unflatten(1, (-1, span * TILE_INPUTS))
     return rounded(groups, groups.abs().amax(-1, keepdim=True) / 127).flatten(1)
 

@@ -128,8 +128,7 @@ def pack_layer(layer: Any) -> PackedLayer:
     """Pack a layer's matrices, those behind a norm with the norm's weights in them.
 
     Rows are then rounded before what a norm's weights make large, next to which the rest of a
-    group would keep few bits: the embedded model's perplexity grows by less than with groups a
-    third as long.
+    group would keep few bits.
     """
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
