@@ -50,17 +50,19 @@ struct Queries {
   float* const* outputs;                     // [count] of D numbers
 };
 
-constexpr int kAtOnce = 4;        // queries for which a vector of keys or values is loaded once
+constexpr int kAtOnce = 6;        // queries for which a vector of keys or values is loaded once
 constexpr int64_t kTile = 64;     // positions of values that stay in the nearest cache
 
-// Calls `work` with the number of queries, at most four, as a constant.
+// Calls `work` with the number of queries, at most six, as a constant.
 template <class Work>
 inline void with_count(int count, Work work) {
   switch (count) {
     case 1: work(std::integral_constant<int, 1>()); break;
     case 2: work(std::integral_constant<int, 2>()); break;
     case 3: work(std::integral_constant<int, 3>()); break;
-    default: work(std::integral_constant<int, 4>());
+    case 4: work(std::integral_constant<int, 4>()); break;
+    case 5: work(std::integral_constant<int, 5>()); break;
+    default: work(std::integral_constant<int, 6>());
   }
 }
 
@@ -75,7 +77,7 @@ inline void score_blocks(const float* const* queries, const Half* keys, int64_t 
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       const __m512 key = load_halves(keys + (n * size + d) * kLanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r)
         sum[r][n] = _mm512_fmadd_ps(key, _mm512_set1_ps(queries[r][d]), sum[r][n]);
     }
@@ -137,7 +139,7 @@ inline void add_values(const Half* values, int64_t size, int64_t count, const fl
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
       const __m512 value = load_halves(values + j * size + w * kLanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r)
         total[r][w] =
             _mm512_fmadd_ps(value, _mm512_set1_ps(weights[r * stride + j]), total[r][w]);

@@ -202,12 +202,17 @@ class Forward {
                                    body_.head_size * kLanes;
   }
 
-  // A task is some rows of one query head; of all that share keys, where there are rows enough to
-  // keep every thread busy.
+  // A task is some rows of one query head, or of all heads that share keys: what is done sooner.
+  // The time of a task is about that of its queries and one more, which is for loading keys.
   void attention(Worker& self, int64_t index) {
     const int64_t group = body_.num_heads / body_.num_kv_heads;
+    const int64_t rows = std::min(kHeadRows, step_.num_rows);
     const int64_t portions = (step_.num_rows + kHeadRows - 1) / kHeadRows;
-    const bool is_grouped = portions > 1 && group * kHeadRows <= kMostQueries;
+    const auto time = [&](int64_t heads) {
+      const int64_t tasks = step_.num_sequences * body_.num_heads / heads * portions;
+      return (tasks + team_.size() - 1) / team_.size() * (heads * rows + 1);
+    };
+    const bool is_grouped = group * rows <= kMostQueries && time(group) < time(1);
     const int64_t together = is_grouped ? group : 1, units = body_.num_heads / together;
     team_.share(self, step_.num_sequences * units * portions, 1, [&](int64_t task) {
       const int64_t first = task % portions * kHeadRows, unit = task / portions % units;
