@@ -11,7 +11,7 @@ import pytest
 from bank_policies import bank_for
 from entmtp.cli.app import run_command
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import BANK_NAMES
+from entmtp.engine.shipped_bank import BANK_NAMES, KIND_NAME
 from entmtp.heads import load_heads
 from entmtp.scheduler import MadeFor, write_bank
 from entmtp.target.load import load_target
@@ -37,6 +37,8 @@ def command(
     monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", shipped.parent)
     names = tuple(str(tmp_path / name) for name in BANK_NAMES)
     monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAMES", names)
+    kind_name = str(tmp_path / KIND_NAME)
+    monkeypatch.setattr("entmtp.engine.shipped_bank.KIND_NAME", kind_name)
     monkeypatch.setattr("entmtp.heads.format.PACKAGED", shipped.parent)
     places = ["generate", "hello", "--model", str(model_folder), "--heads", "hydra"]
     return [*places, "--dtype", "float32", "--runtime", "eager", "--max-tokens", "16", "--json"]
@@ -133,3 +135,41 @@ def test_T07_a_broken_one_is_one_line(
     ship(tmp_path, made)
     (tmp_path / "bank.json").write_text("{")
     assert "bank.json is broken (" in one_line(command, capsys)
+
+
+def test_a_bank_for_a_kind_of_text_is_used_by_name(
+    capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor
+) -> None:
+    ship(tmp_path, made, "throughput")
+    ship(tmp_path, replace(made, machine="another machine"), "ladder", KIND_NAME.format("code"))
+    assert method(capsys, command)[0] == "hydra-throughput"
+    named = [*command, "--bank", "code"]
+    found, err = method(capsys, named)
+    assert found == "hydra-ladder"
+    assert "another machine" in err
+    assert method(capsys, [*named, "--policy", "static"])[0] == "hydra-static"
+    assert "--policy plain contradict" in one_line([*named, "--policy", "plain"], capsys)
+
+
+def test_a_bank_for_a_kind_that_is_missing_or_does_not_fit_is_refused(
+    capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor
+) -> None:
+    named = [*command, "--bank", "maths"]
+    assert "a bank for maths comes with shipped heads only" in one_line(named, capsys)
+    ship(tmp_path, replace(made, runtime="openvino"), "ladder", KIND_NAME.format("maths"))
+    assert "openvino" in one_line(named, capsys)
+
+
+def test_bench_takes_a_bank_for_a_kind_of_text(
+    capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor
+) -> None:
+    (tmp_path / "packaged" / "medusa").symlink_to(tmp_path / "packaged" / "hydra")
+    model = command[command.index("--model") + 1]
+    bench = ["bench", "--model", model, "--dtype", "float32", "--runtime", "eager", "--json"]
+    bench += ["--prompts", "packaged", "--limit", "1", "--max-tokens", "4"]
+    bench += ["--methods", "plain,entmtp-tau", "--bank-hydra", "chat"]
+    assert "a bank for chat comes with shipped heads only" in one_line(bench, capsys)
+    ship(tmp_path, made, name=KIND_NAME.format("chat"))
+    assert run_command(bench) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [each["name"] for each in result["methods"]] == ["plain", "entmtp-tau"]

@@ -33,7 +33,7 @@ from entmtp.cli.bars import progress_bar
 from entmtp.cli.session import busy, note, open_heads
 from entmtp.engine import GenerationParams
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import machine_note, shipped_bank_for, shipped_banks
+from entmtp.engine.shipped_bank import kind_of, machine_note, shipped_bank_for, shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import locate_heads, read_static_trees
 from entmtp.scheduler import TreeBank, read_bank
@@ -59,12 +59,14 @@ class MethodOptions:
     hydra: Annotated[str, typer.Option(metavar="NAME|PATH", help="The Hydra heads.")] = "hydra"
     bank_medusa: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Bank of trees for the Medusa heads (calibrate)."),
+        typer.Option(
+            metavar="FILE|code|maths|chat", help="Bank of trees for the Medusa heads (calibrate)."
+        ),
     ] = None
     bank_hydra: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
+            metavar="FILE|code|maths|chat",
             help="Bank of trees for the Hydra heads. With a bank the best static tree is its"
             " (EntMTP*), without one it is found by timing.",
         ),
@@ -144,17 +146,18 @@ def plan_methods(options: MethodOptions, default: Sequence[str]) -> Lineup:
             )
     folders = {owner: locate_heads(options.specs()[owner]) for owner in wants_best}
     shipped = {owner: found for owner, found in shipped.items() if owner in wants_best}
-    banks = {owner: read_bank(path) for owner, path in paths.items()}
+    banks = {owner: read_bank(path) for owner, path in paths.items() if kind_of(path) is None}
     return Lineup(names, wants_best, folders, banks, shipped, without)
 
 
 def _shipped_banks(options: MethodOptions) -> dict[str, list[TreeBank]]:
-    """Of the heads for which no bank is named."""
-    banks = {}
+    """Of the heads for which no bank is named, or a kind of text."""
+    banks, paths = {}, options.bank_paths()
     for owner, spec in options.specs().items():
-        if owner in options.bank_paths() or spec not in SHIPPED_HEADS:
+        kind = kind_of(paths.get(owner))
+        if kind is None and (owner in paths or spec not in SHIPPED_HEADS):
             continue
-        if found := shipped_banks(locate_heads(spec)):
+        if found := shipped_banks(locate_heads(spec), kind):
             banks[owner] = found
     return banks
 
@@ -200,7 +203,8 @@ def _heads_in_use(
             if told := machine_note(bank, wanted):
                 note(told)
             return HeadsInUse(heads, bank=bank)
-        if options.methods is not None and owner == options.heads and _wants_bank(lineup):
+        is_needed = options.methods is not None and owner == options.heads and _wants_bank(lineup)
+        if is_needed or owner in options.bank_paths():
             shipped[0].check_made_for(wanted, f"the bank that ships with the {owner} heads")
     if not lineup.wants_best[owner]:
         return HeadsInUse(heads)

@@ -104,9 +104,10 @@ class DraftOptions:
     bank: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Bank of trees for this model, heads and machine (calibrate makes it). Shipped"
-            " heads may have one of their own, which is then used without being named.",
+            metavar="FILE|code|maths|chat",
+            help="Bank of trees for this model, heads and machine (calibrate makes it), or for"
+            " a kind of text, which comes with shipped heads. Theirs for all kinds is used"
+            " without being named.",
         ),
     ] = None
     as_published: Annotated[

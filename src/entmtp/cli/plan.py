@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
-from entmtp.engine.shipped_bank import shipped_banks
+from entmtp.engine.shipped_bank import kind_of, shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import default_tree, locate_heads, read_static_trees
 from entmtp.scheduler import (
@@ -60,7 +60,9 @@ def plan_drafts(options: DraftOptions, model: str) -> DraftPlan:
     """
     policy: str | None = options.policy or (None if options.tree is None else "static")
     _check_sources(options, policy)
-    bank = None if options.bank is None else read_bank(options.bank)
+    bank = None
+    if options.bank is not None and kind_of(options.bank) is None:
+        bank = read_bank(options.bank)
     if bank is not None:
         policy = policy or bank.timing.recommended
     _check_meanings(options, policy)
@@ -91,14 +93,17 @@ def _plan(
         assert policy is not None, "a bank implies one"
         named = BankPlan(bank, _of_bank(options, policy, bank))
         return DraftPlan(folder, named.policy, options.acceptance, (named,))
+    kind = kind_of(options.bank)
     # Banks are calibrated for exact acceptance.
-    wants_bank = policy in NEED_A_BANK or (policy is None and options.acceptance == "exact")
+    is_default = policy is None and options.acceptance == "exact"
+    wants_bank = kind is not None or policy in NEED_A_BANK or is_default
     shipped = tuple(
         BankPlan(each, _of_bank(options, policy or each.timing.recommended, each))
-        for each in (shipped_banks(folder) if wants_bank else ())
+        for each in (shipped_banks(folder, kind) if wants_bank else ())
     )
     if shipped:
-        instead = StaticPolicy(default_tree(folder)) if policy is None else None
+        is_asked_for = policy is not None or kind is not None
+        instead = None if is_asked_for else StaticPolicy(default_tree(folder))
         return DraftPlan(folder, shipped[0].policy, options.acceptance, shipped, True, instead)
     if policy in NEED_A_BANK:
         raise BadInput(

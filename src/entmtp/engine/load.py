@@ -10,7 +10,7 @@ from pathlib import Path
 
 from entmtp.engine.engine import Engine
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import machine_note, shipped_bank_for, shipped_banks
+from entmtp.engine.shipped_bank import kind_of, machine_note, shipped_bank_for, shipped_banks
 from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads, default_tree, load_heads, locate_heads
 from entmtp.scheduler import StaticPolicy, TreePolicy, policy_from_bank, read_bank
@@ -41,7 +41,8 @@ def load(
             published ones included.
             Without heads the engine decodes plainly.
         tree: a name, a file or a `Tree`, the same in every step.
-        bank: a file that `entmtp calibrate` made for all of this. Without it and without a tree,
+        bank: a file that `entmtp calibrate` made for all of this, or `code`, `maths` or `chat`: a
+            bank for such text that comes with shipped heads. Without it and without a tree,
             shipped heads use the bank that comes with them if it fits, and else the heads' own
             tree of 16 nodes.
         policy: of the bank; the one that it recommends where it is left out.
@@ -77,15 +78,19 @@ def _scheduled(
 
     Raises:
         ArtefactError: a bank that was asked for was made for something else.
-        BadInput: a policy was asked for, and there is no bank.
+        BadInput: a policy or a kind of text was asked for, and there is no bank.
     """
     folder = locate_heads(spec)
     wanted = made_for(target, heads)
-    if bank is not None:
+    kind = kind_of(bank)
+    if bank is not None and kind is None:
         found = read_bank(bank)
         found.check_made_for(wanted, str(bank))
         return policy_from_bank(policy or found.timing.recommended, found)
-    shipped = shipped_bank_for(wanted, shipped_banks(folder))
+    banks = shipped_banks(folder, kind)
+    shipped = shipped_bank_for(wanted, banks)
+    if kind is not None and shipped is None:
+        banks[0].check_made_for(wanted, f"the shipped bank for {kind}")
     if shipped is not None:
         if told := machine_note(shipped, wanted):
             _log.info(told)

@@ -2,6 +2,9 @@
 
 Knows: where they lie, what they may serve. Does not know: flags, loaded models.
 
+Each runtime has one for text of all kinds, which is used by default; the default runtime also has
+one for each of some kinds, which are used by name.
+
 A shipped bank serves the target, heads, runtime and number format that it was made for. On another
 machine of that kind its step times are not right to the last percent, but still a better guess
 than none: they are used with a note. A bank that a user names must fit the machine too.
@@ -13,23 +16,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from entmtp.errors import BadInput
 from entmtp.heads.format import PACKAGED
 from entmtp.scheduler import MadeFor, TreeBank, read_bank
 
 BANK_NAMES = ("bank.json", "bank-openvino.json")
 """The default runtime's first, then that of machines without it."""
+KIND_NAME = "bank-{}.json"
+KINDS = ("code", "maths", "chat")
+"""Kinds of text that have a bank of their own."""
 
 
-def shipped_banks(folder: Path) -> list[TreeBank]:
-    """The banks of shipped heads, one for each of some runtimes; any that merely lie beside other
-    heads are none.
+def kind_of(spec: str | Path | None) -> str | None:
+    """The kind of text that is meant where a bank is named; None if it is a file, or none is."""
+    return str(spec) if str(spec) in KINDS else None
+
+
+def shipped_banks(folder: Path, kind: str | None = None) -> list[TreeBank]:
+    """The banks of shipped heads for a kind of text, or for all, one for each of some runtimes.
+
+    Any that merely lie beside other heads are none.
 
     Raises:
         ArtefactError: one is broken.
+        BadInput: there is none for that kind.
     """
-    if folder.parent != PACKAGED:
-        return []
-    return [read_bank(path) for name in BANK_NAMES if (path := folder / name).is_file()]
+    names = BANK_NAMES if kind is None else (KIND_NAME.format(kind),)
+    paths = [folder / name for name in names] if folder.parent == PACKAGED else []
+    banks = [read_bank(path) for path in paths if path.is_file()]
+    if kind is not None and not banks:
+        raise BadInput(
+            f"a bank for {kind} comes with shipped heads only, not with {folder.name}; give a"
+            " file (`entmtp calibrate` makes one)"
+        )
+    return banks
 
 
 def shipped_bank_for(wanted: MadeFor, banks: Sequence[TreeBank]) -> TreeBank | None:

@@ -29,8 +29,8 @@ from entmtp.target.masks import causal_among
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
-    TILE_INPUTS,
     LANES,
+    TILE_INPUTS,
     Head,
     Matrix,
     PackedMatrix,
