@@ -86,8 +86,13 @@ def calibrate(
     out: Path,
     config: CalibrationConfig,
     progress: Progress = lambda stage, num_done, num_all: None,
+    table: LatencyTable | None = None,
 ) -> Calibration:
     """Make a bank and write it to `out`, whole or not at all.
+
+    Args:
+        table: step times, where another bank's for the same target and heads, of the same hour,
+            are to be used; else they are measured.
 
     Raises:
         BadInput: no prompt can be answered, or answers have no second token.
@@ -102,7 +107,7 @@ def calibrate(
     if config.restart:
         timed.forget()
     with _counted(seconds, "times"):
-        table = timed.table(
+        table = table or timed.table(
             lambda: _times(target, heads, questions, stored.trace, config, progress)
         )
     clock = clock_of(table, stored.trace)

@@ -1,0 +1,156 @@
+"""Whether a bank and a policy hold their ground where nothing is ever accepted.
+
+    .venv/bin/python benchmarks/random_heads.py --out RESULT.json --prompts FILE ...
+
+The heads are the shipped Hydra heads with every matrix drawn at random, as wide as the trained one;
+the bank is the shipped one, relabelled, which promises what trained heads reach: a foreign bank.
+Every prompt is answered plainly and by each policy in turn, with the first one rotating. A policy's
+ratio is of its tokens a second to plain decoding's in the same prompt, once over all tokens behind
+the first and once over those behind the 64th; reported are geometric means with 95 % intervals
+(Student's t of the logarithms). Be alone on the machine: five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from kept import note, write_result
+from safetensors.torch import load_file, save_file
+
+from entmtp.bench import load_workload
+from entmtp.engine import Engine, GenerationParams, TokenEvent
+from entmtp.engine.made_for import made_for
+from entmtp.engine.shipped_bank import shipped_bank_for, shipped_banks
+from entmtp.heads import load_heads, locate_heads
+from entmtp.measure.statistics import geometric_mean_interval
+from entmtp.scheduler import policy_from_bank
+from entmtp.target.environment import describe_environment, load_average
+from entmtp.target.load import load_target
+
+POLICIES = ("throughput", "per-step", "hysteresis", "static")
+"""The first two adapt"""
+SETTLED = 64
+"""Tokens after which issue 5 asks for `LIMIT`"""
+LIMIT = 0.95
+WEIGHTS = "heads.safetensors"
+
+
+def main() -> int:
+    arguments = parse()
+    target = load_target("smollm2-135m", progress=note)
+    engines = engines_of(target, arguments.seed)
+    prompts = load_workload(arguments.prompts, arguments.limit)
+    params = GenerationParams(arguments.max_tokens, ignore_eos=True)
+    loads = [load_average()]
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
+    accepted: dict[str, list[float]] = {name: [] for name in engines}
+    for name in engines:
+        engines[name].generate(prompts[0].messages, GenerationParams(24))  # warm-up
+    for number, prompt in enumerate(prompts):
+        order = list(engines)
+        rotated = order[number % len(order) :] + order[: number % len(order)]
+        answers = {name: timed(engines[name], prompt.messages, params) for name in rotated}
+        assert len({tuple(ids) for ids, _ in answers.values()}) == 1, "answers are plain decoding's"
+        for name, (ids, times) in answers.items():
+            rates[name].append((rate(times, 1), rate(times, SETTLED)))
+            accepted[name].append(len(ids) / len(set(times)))
+    loads.append(load_average())
+    content = {
+        "limit": LIMIT,
+        "settled": SETTLED,
+        "num_prompts": len(rates["plain"]),
+        "max_tokens": arguments.max_tokens,
+        "policies": {
+            name: summary(rates[name], rates["plain"], accepted[name])
+            for name in engines
+            if name != "plain"
+        },
+        "load_average": loads,
+        "environment": describe_environment(target),
+    }
+    write_result(arguments.out, content)
+    for name, found in content["policies"].items():
+        note(f"{name}: {found}")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", nargs="+", required=True)
+    parser.add_argument("--limit", type=int, default=24)
+    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def engines_of(target: Any, seed: int) -> dict[str, Engine]:
+    """Plain decoding, and a policy each with random heads and a bank of trained ones."""
+    shipped = locate_heads("hydra")
+    trained = made_for(target, load_heads(shipped, target))
+    bank = shipped_bank_for(trained, shipped_banks(shipped))
+    assert bank is not None, "there is no shipped bank for this runtime"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "random"
+        shutil.copytree(shipped, folder, ignore=shutil.ignore_patterns("bank*"))
+        save_file(scrambled(load_file(folder / WEIGHTS), seed), folder / WEIGHTS)
+        heads = load_heads(folder, target)
+    foreign = replace(bank, made_for=made_for(target, heads))
+    engines = {"plain": Engine(target)}
+    for name in POLICIES:
+        engines[name] = Engine(target, heads, policy_from_bank(name, foreign))
+    return engines
+
+
+def scrambled(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """Matrices drawn anew from a normal distribution as wide as each one's numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (torch.randn(tensor.shape, generator=generator) * tensor.float().std())
+        .to(tensor.dtype)
+        .contiguous()
+        if tensor.is_floating_point() and tensor.dim() == 2
+        else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def timed(engine: Engine, prompt: Any, params: GenerationParams) -> tuple[list[int], list[float]]:
+    """An answer's ids, and when each came."""
+    ids: list[int] = []
+    times: list[float] = []
+    for event in engine.stream(prompt, params):
+        if isinstance(event, TokenEvent):
+            ids += event.token_ids
+            times += [perf_counter()] * len(event.token_ids)
+    return ids, times
+
+
+def rate(times: Sequence[float], first: int) -> float:
+    """Tokens a second behind the first so many."""
+    return (len(times) - first) / (times[-1] - times[first - 1])
+
+
+def summary(
+    own: Sequence[tuple[float, float]], plain: Sequence[tuple[float, float]], steps: Sequence[float]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"tokens_per_step": sum(steps) / len(steps)}
+    for place, name in enumerate(("over_plain", "over_plain_once_settled")):
+        ratios = [one[place] / base[place] for one, base in zip(own, plain, strict=True)]
+        found[name] = geometric_mean_interval(ratios)._asdict()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
