@@ -48,7 +48,7 @@ LIMIT = 0.01
 
 def main() -> int:
     arguments = parse()
-    target = load_target("smollm2-135m", progress=note)
+    target = load_target("smollm2-135m", progress=note, runtime="auto")
     heads = load_heads(arguments.heads, target)
     general = bank_of(target, heads, arguments.heads, None)
     sources = {}

@@ -46,7 +46,7 @@ WEIGHTS = "heads.safetensors"
 
 def main() -> int:
     arguments = parse()
-    target = load_target("smollm2-135m", progress=note)
+    target = load_target("smollm2-135m", progress=note, runtime="auto")
     engines = engines_of(target, arguments.seed)
     prompts = load_workload(arguments.prompts, arguments.limit)
     params = GenerationParams(arguments.max_tokens, ignore_eos=True)

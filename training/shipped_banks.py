@@ -36,7 +36,7 @@ MOST_OF_A_KIND = 64
 def main(arguments: argparse.Namespace) -> None:
     file = str(arguments.prompts)
     prompts = load_workload([file])
-    target = load_target("smollm2-135m", progress=note)
+    target = load_target("smollm2-135m", progress=note, runtime="auto")
     heads = load_heads(arguments.heads, target)
     arguments.out.mkdir(parents=True, exist_ok=True)
     place = arguments.out / "step-times.json"
