@@ -10,7 +10,7 @@
 
 namespace entmtp {
 
-// exp for numbers that are not above 0: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], whose
+// exp for numbers up to 87: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2], whose
 // coefficients are those of Cephes' expf (about one unit in the last place).
 inline __m512 exponential(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
@@ -76,13 +76,15 @@ inline void rotate(float* head, const float* cosines, const float* sines, int64_
   }
 }
 
+// x / (1 + e^-x). Its reciprocal is an estimate of 14 bits and one step of Newton's, which is
+// several times as fast as a division and right to the last bit or two.
 inline __m512 swish(__m512 x) {
-  // exp(-|x|) cannot overflow: x / (1 + e^-x) is x e^x / (1 + e^x) for x below 0.
-  const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
-  const __m512 small = exponential(_mm512_or_ps(x, sign));
-  const __mmask16 is_negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-  const __m512 top = _mm512_mask_mul_ps(x, is_negative, x, small);
-  return _mm512_div_ps(top, _mm512_add_ps(one, small));
+  const __m512 least = _mm512_set1_ps(-87.0f), one = _mm512_set1_ps(1.0f);
+  const __m512 negative = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_max_ps(x, least));
+  const __m512 bottom = _mm512_add_ps(one, exponential(negative));
+  const __m512 estimate = _mm512_rcp14_ps(bottom);
+  const __m512 rest = _mm512_fnmadd_ps(bottom, estimate, one);
+  return _mm512_mul_ps(x, _mm512_fmadd_ps(estimate, rest, estimate));
 }
 
 }  // namespace entmtp
