@@ -197,9 +197,9 @@ def test_looks_are_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A told policy reads the root where it is told to, and cuts a draft to the same tree."""
     asked: list[bool] = []
 
-    def copy(tables: object, logits: torch.Tensor | None) -> object:
+    def copy(tables: object, logits: torch.Tensor | None, signals: object) -> object:
         asked.append(logits is not None)
-        return real(tables, logits)  # type: ignore[arg-type]
+        return real(tables, logits, signals)  # type: ignore[arg-type]
 
     real = batch.copy_to_host
     monkeypatch.setattr(batch, "copy_to_host", copy)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from entmtp.decode import RootSignals, copy_to_host, packed, root_signals, unpacked
+from entmtp.decode import RootSignals, copy_to_host, packed, unpacked
+from entmtp.target.root_signals import root_signals
 
 
 def test_probability_and_entropy_by_hand() -> None:

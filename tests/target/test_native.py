@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import tomllib
@@ -14,6 +15,7 @@ from entmtp.data.cache import silent
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel
 from entmtp.target.masks import causal_among
+from entmtp.target.root_signals import root_signals
 from entmtp.target.runtimes.native import NativeTarget, library
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
@@ -93,6 +95,18 @@ def test_a_processor_without_tiles_computes_the_same_bits(
             assert torch.equal(matrix(rows[:count].contiguous(), 2), product[:count])
     finally:
         library.kernels.cache_clear()
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 100, 4096, 4097, 50000])
+def test_root_signals_are_those_of_the_distribution(size: int) -> None:
+    target = on_native()
+    logits = 5 * random(3, size)
+    logits[1, ::3] = -math.inf  # ruled out; the last of one, perhaps
+    logits[1, -1] = 2.0
+    logits[2, size // 2] = 200.0  # nothing else has a chance
+    signals = target.root_signals(logits)
+    assert torch.allclose(signals, root_signals(logits), rtol=1e-5, atol=1e-5)
+    assert torch.equal(target.root_signals(logits[1:2]), signals[1:2])
 
 
 def test_rows_of_zeros_and_of_large_numbers() -> None:

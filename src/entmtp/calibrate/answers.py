@@ -22,7 +22,6 @@ import torch
 
 from entmtp.data import Prompt
 from entmtp.decode import Sampling
-from entmtp.decode.signals import root_signals
 from entmtp.engine import Engine, FinishEvent, GenerationParams
 from entmtp.engine.questions import Question, encode_prompts
 from entmtp.target import TargetModel
@@ -109,7 +108,8 @@ def answer_group(
         for question, row in zip(group, rows, strict=True):
             states = _hidden_states(target, row)
             before = states[len(question.prompt_ids) - 1 : -1]
-            root.append(torch.cat([root_signals(target.logits(p)) for p in before.split(_CHUNK)]))
+            logits = map(target.logits, before.split(_CHUNK))
+            root.append(torch.cat([target.root_signals(part) for part in logits]))
             hidden.append(states)
     return Group(
         torch.tensor([token_id for row in rows for token_id in row]),

@@ -5,13 +5,7 @@ from entmtp.decode.history import History, Past, Record
 from entmtp.decode.logprobs import TokenLogprob, logprobs_of
 from entmtp.decode.sampler import Sampler
 from entmtp.decode.sampling import Sampling
-from entmtp.decode.signals import (
-    RootSignals,
-    copy_to_host,
-    packed,
-    root_signals,
-    unpacked,
-)
+from entmtp.decode.signals import RootSignals, Signals, copy_to_host, packed, unpacked
 from entmtp.decode.step import node_positions, verify
 
 __all__ = [
@@ -25,13 +19,13 @@ __all__ = [
     "RootSignals",
     "Sampler",
     "Sampling",
+    "Signals",
     "TokenLogprob",
     "TypicalAcceptor",
     "copy_to_host",
     "logprobs_of",
     "node_positions",
     "packed",
-    "root_signals",
     "unpacked",
     "verify",
 ]

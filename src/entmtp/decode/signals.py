@@ -8,14 +8,16 @@ Dimension key: B batch · N ids of a row · V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import torch
 
-_NEVER = -1e4
-"""Its exponential is 0, and unlike that of -inf it stays 0 times the number."""
+from entmtp.target.root_signals import root_signals
+
+Signals = Callable[[torch.Tensor], torch.Tensor]
+"""Logits `[B, V]` to `[B, 2]` (`target/root_signals.py`)."""
 
 
 class RootSignals(NamedTuple):
@@ -27,33 +29,17 @@ class RootSignals(NamedTuple):
     """In nats"""
 
 
-def root_signals(logits: torch.Tensor) -> torch.Tensor:
-    """Top-1 probability and entropy in nats, `[B, 2]` float32, of softmax(logits `[B, V]`)."""
-    return torch.stack(_root_signals(logits), -1)
-
-
-def _root_signals(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both of them, `[B]` each.
-
-    With x the logits less their largest, Z the sum of e^x and p = e^x / Z, the largest p is 1 / Z
-    and the entropy is log Z - the sum of p x: one exponential of each logit and no logarithm, for
-    this is paid in every step.
-    """
-    numbers = logits.float()
-    below = (numbers - numbers.amax(-1, keepdim=True)).clamp_(min=_NEVER)
-    weights = below.exp()
-    total = weights.sum(-1)
-    entropy = total.log() - weights.mul_(below).sum(-1) / total
-    return 1 / total, entropy.clamp_(min=0.0)
-
-
 def copy_to_host(
     tables: Sequence[torch.Tensor],  # each [B, N] int64
     logits: torch.Tensor | None,  # [B, V]
+    signals: Signals = root_signals,
 ) -> tuple[list[list[int]], list[RootSignals]]:
     """Rows of all tables side by side, and the root signals of logits if there are any.
 
     It is one copy from the device.
+
+    Args:
+        signals: how they are computed on a CPU.
     """
     if tables[0].device.type != "cpu":
         host = packed(torch.cat([*tables], 1), logits).cpu()
@@ -64,8 +50,7 @@ def copy_to_host(
     ]
     if logits is None:
         return rows, [RootSignals()] * len(rows)
-    probabilities, entropies = (one.tolist() for one in _root_signals(logits))
-    return rows, list(map(RootSignals, probabilities, entropies))
+    return rows, [RootSignals(*row) for row in signals(logits).tolist()]
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

@@ -114,7 +114,8 @@ class Batch:
             if self._heads is not None:
                 context = self._heads.observe(self._seen(hidden), heads_view, [hidden.shape[1]])
         joined = Row(choosing, Record.of(prompt_ids))
-        first = first_token(joined, self._target.logits(hidden[:, -1]), reads_root)
+        logits = self._target.logits(hidden[:, -1])
+        first = first_token(joined, logits, reads_root, self._target.root_signals)
         self._rows.append(joined)
         if self._heads is not None:
             running = () if self._context is None else (self._context,)
@@ -172,6 +173,7 @@ class Batch:
         rows, root_signals = copy_to_host(
             (acceptance.num_accepted[:, None], acceptance.token_ids),
             acceptance.last_logits if reads_root else None,
+            self._target.root_signals,
         )
         num_kept = [row[0] + 1 for row in rows]
         cache.keep(acceptance.slots, num_kept)

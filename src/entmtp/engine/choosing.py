@@ -20,6 +20,7 @@ from entmtp.decode import (
     RootSignals,
     Sampler,
     Sampling,
+    Signals,
     TokenLogprob,
     copy_to_host,
     logprobs_of,
@@ -55,13 +56,18 @@ def history_of(sampler: Sampler, rows: Sequence[Row], device: torch.device) -> H
     return History.of([row.record for row in rows], device)
 
 
-def first_token(row: Row, logits: torch.Tensor, reads_root: bool) -> FirstToken:  # [1, V]
+def first_token(
+    row: Row,
+    logits: torch.Tensor,  # [1, V]
+    reads_root: bool,
+    signals: Signals,
+) -> FirstToken:
     """The token behind the prompt, given the logits there; it is put on record."""
     device, most = logits.device, row.choosing.num_logprobs
     sampler = Sampler([row.choosing.sampling], device)
     position = torch.tensor([row.record.num_prompt], device=device)
     token = sampler(logits, position, Past(history_of(sampler, [row], device), ()))
-    [[token_id]], [root] = copy_to_host((token[:, None],), logits if reads_root else None)
+    [[token_id]], [root] = copy_to_host((token[:, None],), logits if reads_root else None, signals)
     row.record.ids.append(token_id)
     if most is None:
         return FirstToken(token_id, root, None)

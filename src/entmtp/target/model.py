@@ -26,6 +26,7 @@ from entmtp.target.layout import probe_layout, shipped_attention, takes_our_atte
 from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
 from entmtp.target.output import OutputLayer, plain_weight
 from entmtp.target.readiness import Readiness
+from entmtp.target.root_signals import root_signals
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -260,6 +261,10 @@ class TargetModel(Readiness):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Float32 logits `[..., V]` of hidden states `[..., H]`."""
         return self._output_layer.logits(hidden)
+
+    def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
+        """Top-1 probability and entropy in nats, `[B, 2]` float32, of logits `[B, V]`."""
+        return root_signals(logits)
 
     def prefill(self, ids: torch.Tensor, cache: KVCache | PlainCache) -> Iterator[torch.Tensor]:
         """Commit prompt ids `[1, P]` of the only sequence of `cache`; yields hidden `[1, A, H]`.

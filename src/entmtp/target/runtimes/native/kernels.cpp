@@ -5,12 +5,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "decoder.h"
 #include "draft.h"
@@ -78,6 +81,27 @@ void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, fl
                     std::memcpy(out + row * count + block * kBlock, some, width * sizeof(float));
                   });
   });
+}
+
+// Top-1 probability and entropy `[R, 2]` of softmax(logits `[R, V]`).
+void entmtp_root_signals(const float* logits, int64_t num_rows, int64_t size, float* out,
+                         int num_threads) {
+  constexpr int64_t kPart = 4096;  // so the sums do not depend on the number of threads
+  const int64_t parts = (size + kPart - 1) / kPart;
+  std::vector<Softmax> found(num_rows * parts);
+  Team& team = team_of(num_threads);
+  team.run(1, [&](Worker& self) {
+    team.share(self, num_rows * parts, 1, [&](int64_t task) {
+      const int64_t start = task % parts * kPart;
+      found[task] = softmax_of(logits + task / parts * size + start, std::min(kPart, size - start));
+    });
+  });
+  for (int64_t row = 0; row < num_rows; ++row) {
+    Softmax all = found[row * parts];
+    for (int64_t part = 1; part < parts; ++part) all = together(all, found[row * parts + part]);
+    out[2 * row] = 1 / all.total;
+    out[2 * row + 1] = std::max(0.0f, std::log(all.total) - all.weighted / all.total);
+  }
 }
 
 void entmtp_draft(const Question* question, int num_threads) {

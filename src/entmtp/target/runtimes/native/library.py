@@ -197,7 +197,8 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
     library.entmtp_draft.argtypes = [POINTER(Question), c_int]
     library.entmtp_fill_level.argtypes = [POINTER(Level), c_int]
-    for name in ("pack", "forward", "linear", "draft", "fill_level", "commit"):
+    library.entmtp_root_signals.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
+    for name in ("pack", "forward", "linear", "root_signals", "draft", "fill_level", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 

@@ -22,7 +22,7 @@ from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
-from entmtp.target.runtimes.native.library import PackedMatrix, prepare
+from entmtp.target.runtimes.native.library import PackedMatrix, address, kernels, prepare
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
@@ -87,3 +87,11 @@ class NativeTarget(TargetModel):
         flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()
         logits = self._output(flat, self._num_threads)
         return self._output_layer.finish(logits.reshape(*hidden.shape[:-1], -1))
+
+    def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.contiguous()
+        signals = torch.empty(len(logits), 2)
+        kernels().entmtp_root_signals(
+            address(logits), *logits.shape, address(signals), self._num_threads
+        )
+        return signals

@@ -3,6 +3,7 @@
 // Knows: vectors of 16 numbers. Does not know: layers, threads.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -85,6 +86,42 @@ inline __m512 swish(__m512 x) {
   const __m512 estimate = _mm512_rcp14_ps(bottom);
   const __m512 rest = _mm512_fnmadd_ps(bottom, estimate, one);
   return _mm512_mul_ps(x, _mm512_fmadd_ps(estimate, rest, estimate));
+}
+
+// Of some numbers x with the largest m: the sums of e^(x - m), and of that times x - m.
+struct Softmax {
+  float largest, total, weighted;
+};
+
+inline Softmax softmax_of(const float* numbers, int64_t count) {
+  const __m512 lowest = _mm512_set1_ps(-INFINITY), least = _mm512_set1_ps(-87.0f);
+  const auto part = [&](int64_t i) {
+    const __mmask16 here = static_cast<__mmask16>(count - i < 16 ? (1 << (count - i)) - 1 : 0xffff);
+    return _mm512_mask_loadu_ps(lowest, here, numbers + i);
+  };
+  __m512 highest = lowest, total = _mm512_setzero_ps(), weighted = total;
+  for (int64_t i = 0; i < count; i += 16) highest = _mm512_max_ps(highest, part(i));
+  const float largest = _mm512_reduce_max_ps(highest);
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m512 below = _mm512_sub_ps(part(i), _mm512_set1_ps(largest));
+    // What would weigh less than a rounding of the sum weighs nothing.
+    const __mmask16 counts = _mm512_cmp_ps_mask(below, least, _CMP_GT_OQ);
+    const __m512 weight = _mm512_maskz_mov_ps(counts, exponential(below));
+    total = _mm512_add_ps(total, weight);
+    weighted = _mm512_add_ps(weighted, _mm512_maskz_mul_ps(counts, weight, below));
+  }
+  return {largest, _mm512_reduce_add_ps(total), _mm512_reduce_add_ps(weighted)};
+}
+
+inline Softmax together(const Softmax& one, const Softmax& other) {
+  const float largest = std::max(one.largest, other.largest);
+  Softmax sum{largest, 0, 0};
+  for (const Softmax* each : {&one, &other}) {
+    const float below = std::max(each->largest - largest, -87.0f), factor = std::exp(below);
+    sum.total += each->total * factor;
+    sum.weighted += (each->weighted + below * each->total) * factor;
+  }
+  return sum;
 }
 
 }  // namespace entmtp
