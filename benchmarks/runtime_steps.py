@@ -55,9 +55,10 @@ class Timed:
     def step(self, rows: int) -> None:
         sleep(PAUSE_SECONDS)
         with self.target.at_work():
-            self._step(rows)
+            self.step_at_once(rows)
 
-    def _step(self, rows: int) -> None:
+    def step_at_once(self, rows: int) -> None:
+        """Without a pause, for a caller that is `at_work`."""
         ids, device = self._ids(rows), self.target.device
         positions = self.cache.length + torch.arange(rows)[None]
         among = causal_among(1, rows, device)
