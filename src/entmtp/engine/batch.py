@@ -39,6 +39,10 @@ from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.trees import Part, Tree
 
+MOST_UNSEEN = 16
+"""Plain steps whose hidden states wait for the heads: looking at so many costs little more than at
+one."""
+
 
 class StepOutput(NamedTuple):
     """One step's outcome on the host."""
@@ -75,6 +79,7 @@ class Batch:
         self._heads_cache: KVCache | None = None
         self._rows: list[Row] = []
         self._context: torch.Tensor | None = None  # [B, H] what the heads draft from
+        self._unseen: list[torch.Tensor] = []  # each [B, 1, H], what they have not seen yet
 
     @property
     def size(self) -> int:
@@ -107,6 +112,7 @@ class Batch:
             capacity: cache rows that it is likely to need; more are found when it needs them.
             reads_root: whether the root's signals are wanted.
         """
+        self._catch_up()
         row = self.size
         view, heads_view = self._open_row(row, capacity)
         ids = torch.tensor([prompt_ids], device=self._device)
@@ -125,6 +131,7 @@ class Batch:
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
+        self._catch_up()
         last = self.size - 1
         for cache in (self._cache, self._heads_cache):
             if cache is not None:
@@ -144,7 +151,7 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._rows, self._context = [], None
+        self._rows, self._context, self._unseen = [], None, []
 
     def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
@@ -152,6 +159,10 @@ class Batch:
         started = perf_counter()
         device = self._device
         cache = self._cache.view(0, self.size)
+        drafts = any(choice.widest.depth > 0 for choice in choices)
+        if drafts:
+            self._catch_up()
+        caught_up = perf_counter()
         draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
         drafted = perf_counter()
         positions = node_positions(cache.lengths, draft.buffers)
@@ -178,12 +189,12 @@ class Batch:
         num_kept = [row[0] + 1 for row in rows]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
-        self._observe(hidden, acceptance.slots, num_kept)
+        self._observe(hidden, acceptance.slots, num_kept, drafts)
         ended = perf_counter()
         seconds = StepSeconds(
-            draft=draft.heads_seconds + ended - kept,
+            draft=draft.heads_seconds + caught_up - started + ended - kept,
             verify=verified - drafted + logits.seconds,
-            host=drafted - started - draft.heads_seconds + kept - verified - logits.seconds,
+            host=drafted - caught_up - draft.heads_seconds + kept - verified - logits.seconds,
         )
         said = [row[1 : 1 + kept] for row, kept in zip(rows, num_kept, strict=True)]
         for row, token_ids in zip(self._rows, said, strict=True):
@@ -205,13 +216,32 @@ class Batch:
         wanted = [row.choosing.num_logprobs for row in self._rows]
         return logprobs.rows(said, wanted)
 
-    def _observe(self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int]) -> None:
-        """Give the heads the hidden states of what was kept."""
+    def _observe(
+        self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int], drafted: bool
+    ) -> None:
+        """Give the heads the hidden states of what was kept; those of plain steps later on.
+
+        Who decodes plainly for a while so pays for the heads' look once and not in each step.
+        """
         if self._heads is None:
             return
         kept = self._seen(_kept(hidden, slots, max(counts)))
+        if drafted:
+            view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
+            self._context = self._heads.observe(kept, view, counts)
+            return
+        self._unseen.append(kept)
+        if len(self._unseen) == MOST_UNSEEN:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Let the heads see what plain steps have kept."""
+        if not self._unseen:
+            return
+        assert self._heads is not None, "nobody keeps it for nobody"
+        hidden, self._unseen = torch.cat(self._unseen, 1), []
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
-        self._context = self._heads.observe(kept, view, counts)
+        self._context = self._heads.observe(hidden, view, [hidden.shape[1]] * self.size)
 
     def _seen(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states in the format that the heads compute in, whatever the runtime's is."""
