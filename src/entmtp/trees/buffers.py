@@ -35,7 +35,7 @@ class Level:
     """Children to take from each expanded parent: the largest rank of the level, plus one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # what is made of one is kept by which one it is
 class TreeBuffers:
     """Topology of a batch of trees, ready for drafting, verification and acceptance."""
 

@@ -122,33 +122,24 @@ class Head(Structure):
     ]
 
 
-class Question(Structure):
-    """`struct Question` of `draft.h`."""
-
-    _fields_ = [
-        ("heads", POINTER(Head)),
-        ("output", POINTER(Matrix)),
-        ("draft_ids", c_void_p),
-        ("rows", c_void_p),
-        ("logits", c_void_p),
-        ("ids", c_void_p),
-        ("log_probs", c_void_p),
-        ("num_heads", c_int64),
-        ("num_rows", c_int64),
-        ("num_children", c_int64),
-    ]
-
-
 class Level(Structure):
     """`struct Level` of `draft.h`."""
 
     _fields_ = [
         ("head", POINTER(Head)),
         ("output", POINTER(Matrix)),
-        *((name, c_void_p) for name in ("draft_ids", "context", "embedding", "ways", "slots")),
-        *((name, c_void_p) for name in ("parents", "ranks", "ids", "log_probs")),
-        *((name, c_int64) for name in ("num_sequences", "num_parents", "depth", "num_slots")),
-        *((name, c_int64) for name in ("width", "num_children", "hidden_size")),
+        *((name, c_void_p) for name in ("ways", "slots", "parents", "ranks")),
+        *((name, c_int64) for name in ("num_parents", "depth", "num_slots", "num_children")),
+    ]
+
+
+class Draft(Structure):
+    """`struct Draft` of `draft.h`."""
+
+    _fields_ = [
+        ("levels", POINTER(Level)),
+        *((name, c_void_p) for name in ("draft_ids", "embedding", "context", "ids", "log_probs")),
+        *((name, c_int64) for name in ("num_levels", "num_sequences", "width", "hidden_size")),
         ("is_bfloat16", c_bool),
     ]
 
@@ -195,9 +186,8 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
-    library.entmtp_draft.argtypes = [POINTER(Question), c_int]
-    library.entmtp_fill_level.argtypes = [POINTER(Level), c_int]
-    for name in ("pack", "forward", "linear", "draft", "fill_level", "commit"):
+    library.entmtp_fill.argtypes = [POINTER(Draft), c_int]
+    for name in ("pack", "forward", "linear", "fill", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 
