@@ -12,7 +12,8 @@ import os
 import platform
 import shutil
 import subprocess
-from ctypes import POINTER, Structure, c_bool, c_float, c_int, c_int64, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Array, Structure, c_bool, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -207,6 +208,11 @@ def address(tensor: torch.Tensor | None) -> int | None:
     return tensor.data_ptr()
 
 
+def numbers(values: Sequence[int]) -> Array[c_int64]:
+    """In memory that a kernel can read; hold it meanwhile."""
+    return (c_int64 * len(values))(*values)
+
+
 class PackedMatrix:
     """A weight matrix in the form that the kernels read, and the struct that says where it is."""
 
@@ -232,9 +238,9 @@ class PackedMatrix:
         self.pointer = ctypes.pointer(self.struct)
 
     def __call__(self, rows: torch.Tensor, num_threads: int) -> torch.Tensor:
-        """`rows @ weight.T + bias` of float32 rows `[R, I]`, as float32 `[R, O]`."""
-        out = torch.empty(len(rows), self.num_outputs)
-        kernels().entmtp_linear(self.struct, address(rows), len(rows), address(out), num_threads)
+        """`rows @ weight.T + bias` of float32 rows `[…, I]`, as float32 `[…, O]`."""
+        out, count = torch.empty(*rows.shape[:-1], self.num_outputs), rows.shape[:-1].numel()
+        kernels().entmtp_linear(self.struct, address(rows), count, address(out), num_threads)
         return out
 
 
