@@ -71,6 +71,8 @@ class Draw(NamedTuple):
 
     def race(self, logits: torch.Tensor, drawn: Sequence[torch.Tensor]) -> torch.Tensor:
         """Numbers `[B, V]` whose largest is that token; see `Sampler.race`."""
+        if self.sampler.takes_largest:
+            return logits
         positions = self.first_positions + len(drawn) if drawn else self.first_positions
         return self.sampler.race(logits, positions, Past(self.history, drawn))
 
@@ -171,14 +173,13 @@ class _HostTrees:
 
     def __init__(self, draft_ids: torch.Tensor, buffers: TreeBuffers) -> None:
         self._ids: list[list[int]] = draft_ids.tolist() if buffers.depth else []
-        self._parents: list[list[int]] = buffers.parents.tolist() if buffers.depth else []
-        self._valid: list[list[bool]] = buffers.valid.tolist() if buffers.depth else []
+        self._parents = buffers.parents_on_host if buffers.depth else []
 
     def child(self, row: int, node: int, token_id: int) -> int:
         """The first slot under `node` that carries a token; 0, the root's, for none."""
-        slots = zip(self._parents[row], self._ids[row], self._valid[row], strict=True)
-        for slot, (parent, drafted, is_valid) in enumerate(slots):
-            if slot and is_valid and drafted == token_id and parent == node:
+        slots = zip(self._parents[row], self._ids[row], strict=True)
+        for slot, (parent, drafted) in enumerate(slots):
+            if drafted == token_id and parent == node:
                 return slot
         return 0
 

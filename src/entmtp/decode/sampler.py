@@ -41,6 +41,11 @@ class Sampler:
         return self._process is not None
 
     @property
+    def takes_largest(self) -> bool:
+        """Of the logits as they are."""
+        return self._process is None and self._warp is None
+
+    @property
     def kind(self) -> Hashable:
         """What operations it is made of: samplers of one kind differ in numbers alone."""
         warp = None if self._warp is None else self._warp.kind
@@ -68,7 +73,7 @@ class Sampler:
         self, logits: torch.Tensor, positions: torch.Tensor, past: Past = NOTHING_BEFORE
     ) -> torch.Tensor:
         """Numbers `[B, V]` whose largest are the ids; of equal ones the lowest."""
-        if self._process is None and self._warp is None:
+        if self.takes_largest:
             return logits
         nodes = past.nodes(positions) if self.looks_back else None
         return self._with_noise(self.scores(logits[:, None], nodes)[:, 0], positions)

@@ -173,7 +173,7 @@ class Batch:
         draw = Draw(
             logits,
             self._sampler,
-            positions[:, 0] + 1,
+            torch.tensor([length + 1 for length in cache.lengths], device=device),
             history,
             self._num_logprobs,
             self._target.rows_at_once,
@@ -283,6 +283,8 @@ def _kept(hidden: torch.Tensor, slots: torch.Tensor, most: int) -> torch.Tensor:
     """Hidden states `[B, most, H]` of the first slots that were kept."""
     if most == 1:  # of each sequence the root alone, which is the first
         return hidden[:, :1]
+    if len(hidden) == 1:
+        return hidden.index_select(1, slots[0, :most])
     return hidden[torch.arange(len(slots), device=slots.device)[:, None], slots[:, :most]]
 
 

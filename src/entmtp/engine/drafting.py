@@ -63,9 +63,11 @@ class Drafter:
         choices: Sequence[StepChoice],
     ) -> list[list[float]]:
         """Draft as many levels as somebody wants; each sequence's log-probabilities."""
-        is_asked = any(choice.stops_draft for choice in choices)
+        if not any(choice.stops_draft for choice in choices):
+            self._fill_whole(draft, context, buffers)
+            return _read(draft, choices)
         for depth in self._levels(draft, context, buffers):
-            if is_asked and depth < buffers.depth:
+            if depth < buffers.depth:
                 log_probs = _read(draft, choices)
                 # Everyone is asked, though one that wants more is enough.
                 wishes = [c.goes_on(depth, row) for c, row in zip(choices, log_probs, strict=True)]
@@ -114,6 +116,10 @@ class Drafter:
 
     def _begin(self, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
         return Draft.empty(root_ids, buffers)
+
+    def _fill_whole(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> None:
+        assert self._heads is not None
+        self._heads.fill_whole(draft, context, buffers)
 
     def _levels(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         """Fill the draft; the depth behind each level."""

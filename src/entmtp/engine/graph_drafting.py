@@ -79,6 +79,10 @@ class GraphDrafter(Drafter):
         wide = buffers.num_slots + 1
         return Draft(draft.wide_ids[:, :wide], draft.wide_log_probs[:, :wide])
 
+    def _fill_whole(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> None:
+        for _ in self._levels(draft, context, buffers):
+            pass
+
     def _levels(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         graphs = self._levels_of[len(context)]
         graphs.context.copy_(context)

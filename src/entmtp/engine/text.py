@@ -32,35 +32,38 @@ class TextStream:
         self._context = 0  # decoding starts here: some ids before the new ones, for spacing
         self._decoded = 0  # ids up to here are in `text`
         self.text = ""
-        """Whole characters so far; cut in front of a stop string once one was met"""
+        """Whole characters as far as they were asked for; cut in front of a stop string once one
+        was met"""
         self._shown = 0
 
     def push(self, token_id: int) -> bool:
         """Add one id; True if it completed a stop string."""
-        if self._tokenizer is None:
-            return False
         self._ids.append(token_id)
-        before = self._decode(self._context, self._decoded)
-        after = self._decode(self._context, len(self._ids))
-        if after.endswith(_HALF_CHARACTER):
-            return False
-        return self._extend(before, after)
+        # Where nothing can stop, a step's ids are decoded together when they are taken.
+        return bool(self._stop) and self._read()
 
     def take(self) -> str:
         """New text that can be shown: not the possible beginning of a stop string."""
+        self._read()
         end = len(self.text) - self._held_back()
         shown, self._shown = self.text[self._shown : end], max(self._shown, end)
         return shown
 
     def flush(self) -> str:
         """What is left once the sequence is over, a half character at its end included."""
-        if self._tokenizer is not None and self._decoded < len(self._ids):
-            before = self._decode(self._context, self._decoded)
-            self._extend(before, self._decode(self._context, len(self._ids)))
+        self._read(is_over=True)
         rest, self._shown = self.text[self._shown :], len(self.text)
         return rest
 
-    def _extend(self, before: str, after: str) -> bool:
+    def _read(self, is_over: bool = False) -> bool:
+        """Decode new ids, unless the last character is a half one; True if they end in a stop
+        string."""
+        if self._tokenizer is None or self._decoded == len(self._ids):
+            return False
+        before = self._decode(self._context, self._decoded)
+        after = self._decode(self._context, len(self._ids))
+        if after.endswith(_HALF_CHARACTER) and not is_over:
+            return False
         old = len(self.text)
         self.text += after[len(before) :]
         self._context, self._decoded = self._decoded, len(self._ids)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from entmtp.heads.level import Children
     from entmtp.target import TargetModel
     from entmtp.target.cache import KVCache
-    from entmtp.trees import Level, Tree, TreeBuffers
+    from entmtp.trees import Tree, TreeBuffers
 
 
 class Draft(NamedTuple):
@@ -43,7 +43,7 @@ class Draft(NamedTuple):
     def empty(cls, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
         """A tree that holds its root; padding slots keep the root's id, which is always valid."""
         shape = (root_ids.shape[0], buffers.num_slots + 1)
-        ids = root_ids[:, None].expand(shape).contiguous()
+        ids = root_ids[:, None].repeat(1, shape[1])
         return cls(ids, torch.zeros(shape, dtype=torch.float32, device=ids.device))
 
     @property
@@ -92,7 +92,20 @@ class HeadsConfig:
 class HeadKernels(ABC):
     """Another way to compute what heads compute, equal to it but for rounding."""
 
-    @abstractmethod
+    def fill(
+        self,
+        draft: Draft,
+        context: torch.Tensor,  # [B, H]
+        buffers: TreeBuffers,
+        heads: range,
+    ) -> bool:
+        """Fill the levels of some neighbouring heads in one call, in place.
+
+        Returns whether that was done; else the heads are asked for `children`.
+        """
+        del draft, context, buffers, heads
+        return False
+
     def children(
         self,
         head: int,
@@ -101,18 +114,11 @@ class HeadKernels(ABC):
         num_ranks: int,
     ) -> Children:
         """The best children of each path by one head that needs it."""
+        raise NotImplementedError
 
-    def fill_level(self, head: int, draft: Draft, context: torch.Tensor, level: Level) -> bool:
-        """Draft a whole level of one head that needs the path, in place.
-
-        Returns whether that was done; else `children` is asked.
-        """
-        del head, draft, context, level
-        return False
-
-    @abstractmethod
     def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:
         """Those of the first heads, `[B, 1, R]` each, where contexts `[B, H]` are all they need."""
+        raise NotImplementedError
 
     @abstractmethod
     def new_cache(self, batch_size: int) -> KVCache | None:
@@ -270,6 +276,13 @@ class DraftHeads(nn.Module, ABC):
         by level, they cost nothing.
         """
 
+    def fill_whole(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> None:
+        """`fill` to the last level, where nobody looks in between."""
+        kernels, heads = self.kernels, range(buffers.depth)
+        if kernels is None or not kernels.fill(draft, context, buffers, heads):
+            for _ in self.fill(draft, context, buffers):
+                pass
+
     def draft(
         self,
         context: torch.Tensor,  # [B, H]
@@ -278,8 +291,7 @@ class DraftHeads(nn.Module, ABC):
     ) -> Draft:
         """A whole tree of tokens, as deep as `buffers.depth` and no deeper."""
         draft = Draft.empty(root_ids, buffers)
-        for _ in self.fill(draft, context, buffers):
-            pass
+        self.fill_whole(draft, context, buffers)
         return draft
 
 

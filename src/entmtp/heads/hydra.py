@@ -120,7 +120,8 @@ class HydraHeads(DraftHeads):
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         for head, level in enumerate(buffers.levels):
             kernels = self.kernels
-            if kernels is None or not kernels.fill_level(head, draft, context, level):
+            this = range(head, head + 1)
+            if kernels is None or not kernels.fill(draft, context, buffers, this):
                 self._fill_level(head, draft, context, level)
             yield head + 1
 

@@ -62,6 +62,10 @@ class MedusaHeads(DraftHeads):
     def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers) -> Iterator[int]:
         if not buffers.levels:
             return
+        kernels, heads = self.kernels, range(buffers.depth)
+        if kernels is not None and kernels.fill(draft, context, buffers, heads):
+            yield from range(1, buffers.depth + 1)
+            return
         for depth, (level, children) in enumerate(
             zip(buffers.levels, self._children(context, buffers), strict=True), start=1
         ):

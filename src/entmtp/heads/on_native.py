@@ -1,20 +1,20 @@
 """Draft heads by the kernels of the native runtime, beside a target that runs there.
 
-Knows: which of the heads' matrices make a kernel's question, and the memory of its answers. Does
-not know: trees, who chooses among logits, how kernels compute.
+Knows: which of the heads' matrices the kernels want, and the tables of a tree's levels. Does not
+know: who chooses trees, how kernels compute.
 
 A draft need not be exact, so heads take int8 like the target.
 
-Dimension key: B batch · P paths · A new tokens · K draft heads · H hidden size · W draft
-vocabulary · C children.
+Dimension key: B batch · A new tokens · H hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from ctypes import pointer
+from ctypes import Array, pointer
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -22,7 +22,6 @@ from torch import nn
 from entmtp.data.cache import Progress
 from entmtp.heads.base import Draft, DraftHeads, HeadKernels
 from entmtp.heads.hydra import HydraHeads
-from entmtp.heads.level import Children, choose
 from entmtp.heads.medusa import MedusaHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import causal_among
@@ -34,16 +33,13 @@ from entmtp.target.runtimes.native.library import (
     Head,
     Matrix,
     PackedMatrix,
-    Question,
     address,
     kernels,
 )
+from entmtp.target.runtimes.native.library import Draft as NativeDraft
 from entmtp.target.runtimes.native.library import Level as NativeLevel
 from entmtp.target.runtimes.native.weights import interleaved
-from entmtp.trees import Level
-
-NUM_CHILDREN = 16
-"""Best children that a kernel picks by itself; more are picked from its logits."""
+from entmtp.trees import TreeBuffers
 
 
 def draft_natively(heads: DraftHeads, progress: Progress) -> bool:
@@ -65,6 +61,14 @@ def _fits(heads: DraftHeads) -> bool:
     return not any(width % TILE_INPUTS for width in widths)
 
 
+class _Plan(NamedTuple):
+    """The levels of a batch of trees."""
+
+    levels: Array[NativeLevel]
+    tables: list[list[torch.Tensor]]
+    """What they point at"""
+
+
 class NativeKernels(HeadKernels):
     """Packed heads; those that need no path are asked all at once."""
 
@@ -75,13 +79,13 @@ class NativeKernels(HeadKernels):
         assert embedding is not None, "bound heads have it"
         is_read = embedding.dtype in (torch.float32, torch.bfloat16)
         self._embedding = embedding.contiguous() if is_read else embedding.float()
-        self._num_children = min(NUM_CHILDREN, heads.config.draft_vocab_size)
         places = range(heads.num_draft_heads)
         if heads.config.output == "own":
             self._outputs = [PackedMatrix(*heads.output(place)) for place in places]
         else:
             self._outputs = [PackedMatrix(*heads.output(0))] * heads.num_draft_heads
         self._held: list[object] = []
+        self._plans: WeakKeyDictionary[TreeBuffers, _Plan] = WeakKeyDictionary()
         packed = [self._packed(*parts) for parts in _heads(heads)]
         self._heads = (Head * len(packed))(*packed)
         self._prefix = None
@@ -102,73 +106,41 @@ class NativeKernels(HeadKernels):
             projection=nothing if last is None else last.struct,
         )
 
-    def children(
-        self, head: int, context: torch.Tensor, path: torch.Tensor, num_ranks: int
-    ) -> Children:
-        rows = torch.cat([context, path], -1).float().flatten(0, 1)
-        return self._ask(head, 1, rows, num_ranks, path.shape[:2])[0]
-
-    def fill_level(self, head: int, draft: Draft, context: torch.Tensor, level: Level) -> bool:
-        ids, log_probs, embedding = draft.wide_ids, draft.wide_log_probs, self._embedding
-        context = context.float().contiguous()
-        batch, parents, depth = level.ways.shape
-        named = level.ways, level.slots, level.parent_row, level.ranks
-        tables = [table.contiguous() for table in named]
-        struct = NativeLevel(
-            pointer(self._heads[head]),
-            self._outputs[head].pointer,
-            *map(address, (self._draft_ids, context, embedding, *tables, ids, log_probs)),
-            batch,
-            parents,
-            depth,
-            level.slots.shape[1],
-            ids.shape[1],
-            min(max(level.num_ranks, 1), self._outputs[head].num_outputs),
+    def fill(self, draft: Draft, context: torch.Tensor, buffers: TreeBuffers, heads: range) -> bool:
+        plan = self._plans.get(buffers) or self._plan(buffers)
+        context, ids = context.float().contiguous(), draft.wide_ids
+        struct = NativeDraft(
+            pointer(plan.levels[heads.start]),
+            *map(address, (self._draft_ids, self._embedding, context, ids, draft.wide_log_probs)),
+            len(heads),
+            *ids.shape,
             context.shape[1],
-            embedding.dtype == torch.bfloat16,
+            self._embedding.dtype == torch.bfloat16,
         )
-        kernels().entmtp_fill_level(struct, self._num_threads)
+        kernels().entmtp_fill(struct, self._num_threads)
         return True
 
-    def children_of_all(self, context: torch.Tensor, num_ranks: Sequence[int]) -> list[Children]:
-        rows, front = context.float().contiguous(), (len(context), 1)
-        if len(set(map(id, self._outputs))) == 1:
-            wanted = max(num_ranks, default=0)
-            answers = self._ask(0, len(num_ranks), rows, wanted, front)
-            return [
-                Children(*(part[..., :count] for part in one))
-                for one, count in zip(answers, num_ranks, strict=True)
-            ]
-        return [self._ask(k, 1, rows, count, front)[0] for k, count in enumerate(num_ranks)]
-
-    def _ask(
-        self, first: int, num_heads: int, rows: torch.Tensor, num_ranks: int, front: Sequence[int]
-    ) -> list[Children]:
-        """The best children by each of some heads that share an output layer."""
-        output = self._outputs[first]
-        size = num_heads, len(rows)
-        logits = torch.empty(*size, output.num_outputs)
-        ids = torch.empty(*size, self._num_children, dtype=torch.long)
-        log_probs = torch.empty(*size, self._num_children)
-        question = Question(
-            heads=pointer(self._heads[first]),
-            output=output.pointer,
-            draft_ids=address(self._draft_ids),
-            rows=address(rows),
-            logits=address(logits),
-            ids=address(ids),
-            log_probs=address(log_probs),
-            num_heads=num_heads,
-            num_rows=len(rows),
-            num_children=self._num_children,
-        )
-        kernels().entmtp_draft(question, self._num_threads)
-        if num_ranks > self._num_children:
-            return [choose(one.view(*front, -1), num_ranks, self._draft_ids) for one in logits]
-        return [
-            Children(*(part.view(*front, -1) for part in one))
-            for one in zip(ids, log_probs, strict=True)
+    def _plan(self, buffers: TreeBuffers) -> _Plan:
+        """What the kernels ask of these trees, made once."""
+        tables = [
+            [table.contiguous() for table in (one.ways, one.slots, one.parent_row, one.ranks)]
+            for one in buffers.levels
         ]
+        levels = [
+            NativeLevel(
+                pointer(self._heads[head]),
+                output.pointer,
+                *map(address, some),
+                *one.ways.shape[1:],
+                one.slots.shape[1],
+                min(max(one.num_ranks, 1), output.num_outputs),
+            )
+            for head, (one, output, some) in enumerate(
+                zip(buffers.levels, self._outputs, tables, strict=False)
+            )
+        ]
+        self._plans[buffers] = plan = _Plan((NativeLevel * len(levels))(*levels), tables)
+        return plan
 
     def new_cache(self, batch_size: int) -> NativeCache | None:
         if self._prefix is None:

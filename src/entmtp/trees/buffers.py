@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 import torch
@@ -35,7 +35,7 @@ class Level:
     """Children to take from each expanded parent: the largest rank of the level, plus one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # what is made of one is kept by which one it is
 class TreeBuffers:
     """Topology of a batch of trees, ready for drafting, verification and acceptance."""
 
@@ -47,6 +47,14 @@ class TreeBuffers:
     mask: torch.Tensor  # [B, T, T] bool, ancestor-or-self
     ancestors: torch.Tensor  # [B, T, D+1] slots from the root down to the slot itself, then zeros
     levels: tuple[Level, ...]  # depth 1 to D
+
+    @cached_property
+    def parents_on_host(self) -> list[list[int]]:
+        """`[B][T]`; those of roots and of padding are -1."""
+        # What is not below the root is at depth 0.
+        parents = self.parents.masked_fill(self.depths == 0, -1)
+        rows: list[list[int]] = parents.tolist()
+        return rows
 
 
 def tree_buffers(trees: Sequence[Tree], device: torch.device, min_slots: int = 1) -> TreeBuffers:

@@ -18,7 +18,7 @@ import torch
 
 from entmtp.target.cache import LayerShape
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
-from entmtp.target.runtimes.native.library import LANES, address, kernels
+from entmtp.target.runtimes.native.library import LANES, address, kernels, numbers
 
 
 class NativeCache(LateCache):
@@ -50,16 +50,17 @@ class NativeCache(LateCache):
         return self._rows
 
     def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
-        self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
+        lengths, first = self.lengths, self._rows.start
+        self._fit(max(n + count for n, count in zip(lengths, counts, strict=True)))
         ((new_keys, new_values),) = self._offered
         assert new_keys.dtype == torch.float16, "memory is copied as it lies"
         num_layers, batch, num_heads, num_rows, size = new_keys.shape
         keys, values = self.memory_of_all
-        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
-            kept = torch.arange(count) if slots is None else slots[row, :count].contiguous()
+        chosen = [range(count) for count in counts] if slots is None else slots.tolist()
+        for row, (length, count, kept) in enumerate(zip(lengths, counts, chosen, strict=True)):
             kernels().entmtp_commit(
                 address(new_keys), address(new_values), num_layers, batch, row, num_heads,
-                num_rows, size, address(kept), count, address(keys), address(values),
-                keys.shape[1], self._rows[row], self.capacity, length,
+                num_rows, size, numbers(kept), count, address(keys), address(values),
+                keys.shape[1], first + row, self.capacity, length,
             )  # fmt: skip
-            self._allocation.lengths[self._rows[row]] += count
+            self._allocation.lengths[first + row] = length + count

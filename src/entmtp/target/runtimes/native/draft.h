@@ -1,6 +1,8 @@
-// Draft heads in int8: features of rows, logits over a draft vocabulary, the best of them.
+// Draft heads in int8: features of rows, logits over a draft vocabulary, the best of them laid into
+// the slots of trees.
 //
-// Knows: what Medusa's and Hydra's heads are made of. Does not know: trees, paths, prefix layers.
+// Knows: what Medusa's and Hydra's heads are made of, and tables of a tree's levels. Does not know:
+// prefix layers, who chooses trees.
 //
 // P rows, H hidden size, W draft vocabulary.
 #pragma once
@@ -26,31 +28,26 @@ struct Head {
   Matrix projection;      // [H, H], or without memory
 };
 
-struct Question {
-  const Head* heads;
-  const Matrix* output;      // [W, H], of all these heads
-  const int64_t* draft_ids;  // [W] target ids of its rows, or null where they are the same
-  const float* rows;         // [P, I], the same for every head
-  float* logits;             // [heads, P, W]
-  int64_t* ids;              // [heads, P, children] best first
-  float* log_probs;          // likewise
-  int64_t num_heads, num_rows, num_children;
-};
-
-// One level of a batch of trees: who has children, and where those go.
+// One level of a batch of trees: whose it is, who has children, and where those go.
 struct Level {
-  const Head* head;          // one, which sees the tokens from the root down to its node
+  const Head* head;
   const Matrix* output;      // [W, H]
-  const int64_t* draft_ids;  // [W], or null
-  const float* context;      // [B, H]
-  const void* embedding;     // [V, H] in float32 or bfloat16
   const int64_t* ways;       // [B, P, D] slots from the root down to each parent
   const int64_t* slots;      // [B, S] of the children
   const int64_t* parents;    // [B, S] which of the parents each hangs under
   const int64_t* ranks;      // [B, S] which of its children each is
-  int64_t* ids;              // [B, T] of all slots: read, and written at `slots`
-  float* log_probs;          // [B, T] written at `slots`
-  int64_t num_sequences, num_parents, depth, num_slots, width, num_children, hidden_size;
+  int64_t num_parents, depth, num_slots, num_children;
+};
+
+// A batch of trees to be filled, some levels of it.
+struct Draft {
+  const Level* levels;
+  const int64_t* draft_ids;  // [W] target ids of an output layer's rows, or null: they are the same
+  const void* embedding;     // [V, H] in float32 or bfloat16, for heads that see tokens
+  const float* context;      // [B, H]
+  int64_t* ids;              // [B, T] of all slots: read, and written at a level's `slots`
+  float* log_probs;          // [B, T] likewise
+  int64_t num_levels, num_sequences, width, hidden_size;
   bool is_bfloat16;          // the embedding
 };
 
@@ -103,86 +100,107 @@ inline void choose(const float* logits, int64_t count, const int64_t* draft_ids,
   }
 }
 
-// One question to some heads.
+// The best children by heads of one shape and one output layer.
+struct Question {
+  const Head* heads;         // one, where it has a first block
+  const Matrix* output;      // [W, H]
+  const int64_t* draft_ids;  // [W], or null
+  const float* rows;         // [P, I], the same for every head
+  int64_t num_heads, num_rows, num_children;
+};
+
+// One question; the answer lies in `log_probs` and `ids` of the workspace, [heads, P, children].
 class Drafting {
  public:
   Drafting(const Question& asked, Team& team, Workspace& work)
       : asked_(asked), team_(team), work_(work), size_(asked.output->num_inputs),
         num_rows_(asked.num_rows), total_(asked.num_heads * asked.num_rows) {
-    int64_t widest = size_;
-    for (int64_t h = 0; h < asked.num_heads; ++h)
-      widest = std::max(widest, asked.heads[h].first.num_inputs);
-    work.rows.fit(total_, widest);
+    // Tiles of the last head's rows may reach behind them.
+    work.rows.fit(total_ + kRowsAtOnce, std::max(size_, asked.heads->first.num_inputs));
     room(work.state, total_ * size_);
+    room(work.logits, total_ * asked.output->num_outputs);
+    room(work.ids, total_ * asked.num_children);
+    room(work.log_probs, total_ * asked.num_children);
   }
 
   void run() {
-    team_.run(num_stages(), [this](Worker& self) {
+    const int64_t num_blocks = asked_.heads->num_blocks;
+    const bool is_projected = asked_.heads->projection.packed;
+    team_.run(static_cast<int>(7 + 2 * num_blocks), [&](Worker& self) {
       Tiles tiles(total_);
-      for (int64_t h = 0; h < asked_.num_heads; ++h) features(self, h);
-      const Rows rows = work_.rows.rows(size_);
-      share_quantise(team_, self, work_.state.data(), total_, rows);
-      const int64_t count = asked_.output->num_outputs;
-      share_product(team_, self, *asked_.output, rows, total_,
-                    [&](int64_t block, int64_t row, const float* out) {
-                      const int64_t width = std::min<int64_t>(kBlock, count - block * kBlock);
-                      std::memcpy(asked_.logits + row * count + block * kBlock, out,
-                                  width * sizeof(float));
-                    });
-      team_.share(self, total_, 1, [&](int64_t row) {
-        const int64_t at = row * asked_.num_children;
-        choose(asked_.logits + row * count, count, asked_.draft_ids, asked_.num_children,
-               asked_.ids + at, asked_.log_probs + at);
-      });
+      if (asked_.heads->first.packed)
+        share_first(self);
+      else
+        share_copy(self);
+      for (int64_t b = 0; b < num_blocks; ++b)
+        share_square(self, [b](const Head& head) -> const Matrix& { return head.blocks[b]; },
+                     [](float* into, __m512 out) {
+                       _mm512_storeu_ps(into, _mm512_add_ps(_mm512_loadu_ps(into), swish(out)));
+                     });
+      if (is_projected)
+        share_square(self, [](const Head& head) -> const Matrix& { return head.projection; },
+                     [](float* into, __m512 out) { _mm512_storeu_ps(into, out); });
+      share_choice(self);
     });
   }
 
  private:
-  int num_stages() const {
-    int64_t count = 3;
-    for (int64_t h = 0; h < asked_.num_heads; ++h) count += 6 + 2 * asked_.heads[h].num_blocks;
-    return static_cast<int>(count);
+  float* state(int64_t row) const { return work_.state.data() + row * size_; }
+
+  void share_first(Worker& self) {
+    const Matrix& first = asked_.heads->first;
+    const Rows rows = work_.rows.rows(first.num_inputs);
+    share_quantise(team_, self, asked_.rows, num_rows_, rows);
+    const int64_t pairs = first.blocks() / 2;
+    team_.share(self, pairs, grain(team_, pairs), [&](int64_t pair) {
+      by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
+        multiply_gated(
+            first, pair, rows, start, count, state(start) + pair * kBlock, size_,
+            [](__m512 gate, __m512 skip) { return _mm512_add_ps(skip, swish(gate)); });
+      });
+    });
   }
 
-  // A head's rows of `state`.
-  void features(Worker& self, int64_t index) {
-    const Head& head = asked_.heads[index];
-    float* state = work_.state.data() + index * num_rows_ * size_;
+  void share_copy(Worker& self) {
+    team_.share(self, total_, 1, [&](int64_t row) {
+      std::memcpy(state(row), asked_.rows + row % num_rows_ * size_, size_ * sizeof(float));
+    });
+  }
+
+  // A square matrix of each head and the head's rows of the state: `take(into, out)`.
+  template <class MatrixOf, class Take>
+  void share_square(Worker& self, MatrixOf matrix_of, Take take) {
     const Rows rows = work_.rows.rows(size_);
-    if (head.first.packed) {
-      const Rows wide = work_.rows.rows(head.first.num_inputs);
-      share_quantise(team_, self, asked_.rows, num_rows_, wide);
-      const int64_t pairs = head.first.blocks() / 2;
-      team_.share(self, pairs, grain(team_, pairs), [&](int64_t pair) {
-        by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
-          multiply_gated(head.first, pair, wide, start, count, state + start * size_ + pair * kBlock,
-                         size_, [](__m512 gate, __m512 skip) {
-                           return _mm512_add_ps(skip, swish(gate));
-                         });
-        });
+    share_quantise(team_, self, work_.state.data(), total_, rows);
+    const int64_t pairs = size_ / kPair, tasks = asked_.num_heads * pairs;
+    team_.share(self, tasks, grain(team_, tasks), [&](int64_t task) {
+      const int64_t head = task / pairs, pair = task % pairs;
+      by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
+        alignas(64) float out[kRowsAtOnce * kPair];
+        const int64_t front = head * num_rows_ + start;
+        multiply(matrix_of(asked_.heads[head]), 2 * pair, 2, rows, front, count, out, kPair);
+        for (int64_t i = 0; i < count * 2; ++i)
+          take(state(front + i / 2) + (2 * pair + i % 2) * kBlock,
+               _mm512_load_ps(out + i * kBlock));
       });
-    } else {
-      team_.share(self, num_rows_, 1, [&](int64_t row) {
-        std::memcpy(state + row * size_, asked_.rows + row * size_, size_ * sizeof(float));
-      });
-    }
-    for (int64_t b = 0; b < head.num_blocks; ++b) {
-      share_quantise(team_, self, state, num_rows_, rows);
-      share_product(team_, self, head.blocks[b], rows, num_rows_,
-                    [&](int64_t block, int64_t row, const float* out) {
-                      float* into = state + row * size_ + block * kBlock;
-                      _mm512_storeu_ps(into, _mm512_add_ps(_mm512_loadu_ps(into),
-                                                           swish(_mm512_loadu_ps(out))));
-                    });
-    }
-    if (head.projection.packed) {
-      share_quantise(team_, self, state, num_rows_, rows);
-      share_product(team_, self, head.projection, rows, num_rows_,
-                    [&](int64_t block, int64_t row, const float* out) {
-                      std::memcpy(state + row * size_ + block * kBlock, out,
-                                  kBlock * sizeof(float));
-                    });
-    }
+    });
+  }
+
+  void share_choice(Worker& self) {
+    const Rows rows = work_.rows.rows(size_);
+    share_quantise(team_, self, work_.state.data(), total_, rows);
+    const int64_t count = asked_.output->num_outputs;
+    float* logits = work_.logits.data();
+    share_product(team_, self, *asked_.output, rows, total_,
+                  [&](int64_t block, int64_t row, const float* out) {
+                    const int64_t width = std::min<int64_t>(kBlock, count - block * kBlock);
+                    std::memcpy(logits + row * count + block * kBlock, out, width * sizeof(float));
+                  });
+    team_.share(self, total_, 1, [&](int64_t row) {
+      const int64_t at = row * asked_.num_children;
+      choose(logits + row * count, count, asked_.draft_ids, asked_.num_children,
+             work_.ids.data() + at, work_.log_probs.data() + at);
+    });
   }
 
   const Question& asked_;
@@ -192,13 +210,13 @@ class Drafting {
 };
 
 // A row of an embedding as floats.
-inline void embed(const Level& level, int64_t id, float* into) {
-  const int64_t size = level.hidden_size;
-  if (!level.is_bfloat16) {
-    std::memcpy(into, static_cast<const float*>(level.embedding) + id * size, size * sizeof(float));
+inline void embed(const Draft& draft, int64_t id, float* into) {
+  const int64_t size = draft.hidden_size;
+  if (!draft.is_bfloat16) {
+    std::memcpy(into, static_cast<const float*>(draft.embedding) + id * size, size * sizeof(float));
     return;
   }
-  const uint16_t* from = static_cast<const uint16_t*>(level.embedding) + id * size;
+  const uint16_t* from = static_cast<const uint16_t*>(draft.embedding) + id * size;
   for (int64_t i = 0; i < size; i += 16) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     const __m512i whole = _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
@@ -207,37 +225,67 @@ inline void embed(const Level& level, int64_t id, float* into) {
 }
 
 // Context and path of every parent, side by side: [B P, (D + 1) H].
-inline void gather_rows(const Level& level, float* rows) {
-  const int64_t size = level.hidden_size;
-  for (int64_t b = 0; b < level.num_sequences; ++b)
+inline void gather_rows(const Draft& draft, const Level& level, float* rows) {
+  const int64_t size = draft.hidden_size;
+  for (int64_t b = 0; b < draft.num_sequences; ++b)
     for (int64_t p = 0; p < level.num_parents; ++p) {
-      std::memcpy(rows, level.context + b * size, size * sizeof(float));
+      std::memcpy(rows, draft.context + b * size, size * sizeof(float));
       rows += size;
       const int64_t* way = level.ways + (b * level.num_parents + p) * level.depth;
       for (int64_t d = 0; d < level.depth; ++d, rows += size)
-        embed(level, level.ids[b * level.width + way[d]], rows);
+        embed(draft, draft.ids[b * draft.width + way[d]], rows);
     }
 }
 
-// Draft one level, and lay the children into their slots.
-inline void fill_level(const Level& level, Team& team, Workspace& work) {
-  const int64_t count = level.num_sequences * level.num_parents;
-  float* rows = room(work.rows_in, count * (level.depth + 1) * level.hidden_size);
-  gather_rows(level, rows);
-  float* logits = room(work.logits, count * level.output->num_outputs);
-  int64_t* ids = room(work.ids, count * level.num_children);
-  float* log_probs = room(work.log_probs, count * level.num_children);
-  const Question question{level.head, level.output, level.draft_ids, rows, logits, ids, log_probs,
-                          1, count, level.num_children};
-  Drafting(question, team, work).run();
-  for (int64_t b = 0; b < level.num_sequences; ++b)
+// Lay children, `num_children` for each of the rows `[B, num_rows]`, into the slots of a level.
+// Where a sequence has one row, all parents share it.
+inline void lay(const Draft& draft, const Level& level, const int64_t* ids, const float* log_probs,
+                int64_t num_rows, int64_t num_children) {
+  for (int64_t b = 0; b < draft.num_sequences; ++b)
     for (int64_t i = 0; i < level.num_slots; ++i) {
-      const int64_t at = b * level.num_slots + i;
-      const int64_t child =
-          (b * level.num_parents + level.parents[at]) * level.num_children + level.ranks[at];
-      level.ids[b * level.width + level.slots[at]] = ids[child];
-      level.log_probs[b * level.width + level.slots[at]] = log_probs[child];
+      const int64_t at = b * level.num_slots + i, slot = b * draft.width + level.slots[at];
+      const int64_t row = b * num_rows + (num_rows == 1 ? 0 : level.parents[at]);
+      draft.ids[slot] = ids[row * num_children + level.ranks[at]];
+      draft.log_probs[slot] = log_probs[row * num_children + level.ranks[at]];
     }
+}
+
+// A level whose head sees the tokens from the root down to each parent.
+inline void fill_level(const Draft& draft, const Level& level, Team& team, Workspace& work) {
+  const int64_t count = draft.num_sequences * level.num_parents;
+  float* rows = room(work.rows_in, count * (level.depth + 1) * draft.hidden_size);
+  gather_rows(draft, level, rows);
+  const Question question{level.head, level.output, draft.draft_ids, rows,
+                          1,          count,        level.num_children};
+  Drafting(question, team, work).run();
+  lay(draft, level, work.ids.data(), work.log_probs.data(), level.num_parents, level.num_children);
+}
+
+// Neighbouring levels whose heads see the context alone, and share an output layer.
+inline void fill_levels(const Draft& draft, const Level* levels, int64_t num_levels, Team& team,
+                        Workspace& work) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < num_levels; ++i) most = std::max(most, levels[i].num_children);
+  const Question question{levels->head, levels->output, draft.draft_ids, draft.context,
+                          num_levels,   draft.num_sequences, most};
+  Drafting(question, team, work).run();
+  for (int64_t i = 0; i < num_levels; ++i) {
+    const int64_t at = i * draft.num_sequences * most;
+    lay(draft, levels[i], work.ids.data() + at, work.log_probs.data() + at, 1, most);
+  }
+}
+
+inline void fill(const Draft& draft, Team& team, Workspace& work) {
+  const Level* const end = draft.levels + draft.num_levels;
+  for (const Level *level = draft.levels, *next; level < end; level = next) {
+    next = level + 1;
+    if (level->head->first.packed) {
+      fill_level(draft, *level, team, work);
+      continue;
+    }
+    while (next < end && next->output == level->output) ++next;
+    fill_levels(draft, level, next - level, team, work);
+  }
 }
 
 }  // namespace entmtp

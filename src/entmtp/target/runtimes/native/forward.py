@@ -8,15 +8,14 @@ Dimension key: B batch · T rows · H hidden size · N key/value heads · D head
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ctypes import Array, addressof, c_int64
+from ctypes import addressof
 from typing import Any
 
 import torch
 
 from entmtp.target.cache import LayerShape
 from entmtp.target.runtimes.native.cache import NativeCache
-from entmtp.target.runtimes.native.library import Step, address, kernels
+from entmtp.target.runtimes.native.library import Step, address, kernels, numbers
 from entmtp.target.runtimes.native.weights import pack_layers, rotary_tables
 
 _FIRST_POSITIONS = 2048
@@ -48,12 +47,13 @@ class PackedDecoder:
         """Turn embeddings into hidden states, in place; offers the cache the new rows."""
         batch, rows, _ = hidden.shape
         lengths = cache.lengths
-        starts, places = _numbers(lengths), _numbers(cache.places)
+        starts, places = numbers(lengths), numbers(cache.places)
         positions, among = positions.contiguous(), among.contiguous()
         keys, values = cache.memory_of_all
         cosines, sines = self._rotary(max(lengths) + rows)
         shape = self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows
-        new_keys, new_values = torch.empty(2, *shape, self._shape.key_dim, dtype=torch.float16)
+        new_keys = torch.empty(*shape, self._shape.key_dim, dtype=torch.float16)
+        new_values = torch.empty_like(new_keys)
         step = Step(
             hidden=address(hidden),
             positions=address(positions),
@@ -79,8 +79,3 @@ class PackedDecoder:
         if length > len(self._tables[0]):
             self._tables = rotary_tables(self._body, 2 * length)
         return self._tables
-
-
-def _numbers(values: Sequence[int]) -> Array[c_int64]:
-    """In memory that a kernel can read; hold it meanwhile."""
-    return (c_int64 * len(values))(*values)

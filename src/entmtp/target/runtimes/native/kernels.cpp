@@ -104,12 +104,8 @@ void entmtp_root_signals(const float* logits, int64_t num_rows, int64_t size, fl
   }
 }
 
-void entmtp_draft(const Question* question, int num_threads) {
-  Drafting(*question, team_of(num_threads), workspace()).run();
-}
-
-void entmtp_fill_level(const Level* level, int num_threads) {
-  fill_level(*level, team_of(num_threads), workspace());
+void entmtp_fill(const Draft* draft, int num_threads) {
+  fill(*draft, team_of(num_threads), workspace());
 }
 
 // Copy accepted rows `slots` of sequence `sequence` behind the committed ones.

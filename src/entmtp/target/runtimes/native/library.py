@@ -12,7 +12,8 @@ import os
 import platform
 import shutil
 import subprocess
-from ctypes import POINTER, Structure, c_bool, c_float, c_int, c_int64, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Array, Structure, c_bool, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -122,33 +123,24 @@ class Head(Structure):
     ]
 
 
-class Question(Structure):
-    """`struct Question` of `draft.h`."""
-
-    _fields_ = [
-        ("heads", POINTER(Head)),
-        ("output", POINTER(Matrix)),
-        ("draft_ids", c_void_p),
-        ("rows", c_void_p),
-        ("logits", c_void_p),
-        ("ids", c_void_p),
-        ("log_probs", c_void_p),
-        ("num_heads", c_int64),
-        ("num_rows", c_int64),
-        ("num_children", c_int64),
-    ]
-
-
 class Level(Structure):
     """`struct Level` of `draft.h`."""
 
     _fields_ = [
         ("head", POINTER(Head)),
         ("output", POINTER(Matrix)),
-        *((name, c_void_p) for name in ("draft_ids", "context", "embedding", "ways", "slots")),
-        *((name, c_void_p) for name in ("parents", "ranks", "ids", "log_probs")),
-        *((name, c_int64) for name in ("num_sequences", "num_parents", "depth", "num_slots")),
-        *((name, c_int64) for name in ("width", "num_children", "hidden_size")),
+        *((name, c_void_p) for name in ("ways", "slots", "parents", "ranks")),
+        *((name, c_int64) for name in ("num_parents", "depth", "num_slots", "num_children")),
+    ]
+
+
+class Draft(Structure):
+    """`struct Draft` of `draft.h`."""
+
+    _fields_ = [
+        ("levels", POINTER(Level)),
+        *((name, c_void_p) for name in ("draft_ids", "embedding", "context", "ids", "log_probs")),
+        *((name, c_int64) for name in ("num_levels", "num_sequences", "width", "hidden_size")),
         ("is_bfloat16", c_bool),
     ]
 
@@ -195,10 +187,9 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
-    library.entmtp_draft.argtypes = [POINTER(Question), c_int]
-    library.entmtp_fill_level.argtypes = [POINTER(Level), c_int]
+    library.entmtp_fill.argtypes = [POINTER(Draft), c_int]
     library.entmtp_root_signals.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
-    for name in ("pack", "forward", "linear", "root_signals", "draft", "fill_level", "commit"):
+    for name in ("pack", "forward", "linear", "root_signals", "fill", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 
@@ -216,6 +207,11 @@ def address(tensor: torch.Tensor | None) -> int | None:
         return None
     assert tensor.is_contiguous(), "the kernels read memory as it lies"
     return tensor.data_ptr()
+
+
+def numbers(values: Sequence[int]) -> Array[c_int64]:
+    """In memory that a kernel can read; hold it meanwhile."""
+    return (c_int64 * len(values))(*values)
 
 
 class PackedMatrix:
@@ -243,9 +239,9 @@ class PackedMatrix:
         self.pointer = ctypes.pointer(self.struct)
 
     def __call__(self, rows: torch.Tensor, num_threads: int) -> torch.Tensor:
-        """`rows @ weight.T + bias` of float32 rows `[R, I]`, as float32 `[R, O]`."""
-        out = torch.empty(len(rows), self.num_outputs)
-        kernels().entmtp_linear(self.struct, address(rows), len(rows), address(out), num_threads)
+        """`rows @ weight.T + bias` of float32 rows `[…, I]`, as float32 `[…, O]`."""
+        out, count = torch.empty(*rows.shape[:-1], self.num_outputs), rows.shape[:-1].numel()
+        kernels().entmtp_linear(self.struct, address(rows), count, address(out), num_threads)
         return out
 
 

@@ -58,6 +58,7 @@ class NativeTarget(TargetModel):
         progress(f"packing the weights of {target.name} for int8")
         self._num_threads = torch.get_num_threads()
         self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
+        self._embedding = self.embedding_weight
         self._output = PackedMatrix(self.output_weight, self.output_bias)
 
     @property
@@ -76,7 +77,7 @@ class NativeTarget(TargetModel):
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, NativeCache), "a cache of new_cache"
-        hidden = embedding(ids, self.embedding_weight).float()
+        hidden = embedding(ids, self._embedding).float()
         self._decoder.run(hidden, positions, among, cache)
         return hidden
 
@@ -84,9 +85,7 @@ class NativeTarget(TargetModel):
         return torch_on_one_thread()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1]).contiguous()
-        logits = self._output(flat, self._num_threads)
-        return self._output_layer.finish(logits.reshape(*hidden.shape[:-1], -1))
+        return self._output_layer.finish(self._output(hidden.contiguous(), self._num_threads))
 
     def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
         logits = logits.contiguous()
