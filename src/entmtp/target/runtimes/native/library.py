@@ -209,6 +209,11 @@ def prepare(progress: Progress) -> None:
     kernels()
 
 
+def kernels_folder() -> Path:
+    """Where the library lies: another folder for other kernels and another machine."""
+    return _place()[0]
+
+
 def address(tensor: torch.Tensor | None) -> int | None:
     """Of a contiguous tensor's memory, which the caller must keep alive."""
     if tensor is None:
