@@ -248,7 +248,7 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
     for name, value in tensors.items():
         if name == "draft_ids":
             _check_draft_ids(value, config.vocab_size, path)
-        elif not bool(torch.isfinite(value.float()).all()):
+        elif not _is_finite(value):
             warnings.warn(
                 f"{path}: {name} holds NaN or infinite values; hardly any draft will be accepted",
                 stacklevel=5,
@@ -257,6 +257,12 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
     heads.to(next(value.dtype for value in tensors.values() if value.is_floating_point()))
     heads.load_state_dict(tensors, strict=True)
     return heads
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    """In one reading: the smallest and the largest number are what is not finite, if any is."""
+    numbers = value if value.element_size() > 1 else value.float()  # torch orders no float8
+    return value.numel() == 0 or all(bool(each.isfinite()) for each in numbers.aminmax())
 
 
 def _read_tensors(path: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
