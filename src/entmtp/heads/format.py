@@ -33,6 +33,7 @@ from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
 from entmtp.heads.speculators import speculators_config
 from entmtp.target.model import TargetModel
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
 SCHEMA_VERSION = 1
 WEIGHTS_NAME = "heads.safetensors"
@@ -130,9 +131,11 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
         HeadsError: there are none under that name, or they do not fit the target.
         ArtefactError: the files are broken.
     """
-    heads = read_heads(spec, target)
-    heads.to(device=target.device, dtype=target.dtype)
-    heads.bind(target)
+    # Many small steps: on a busy machine PyTorch's threads would wait at each for one another.
+    with torch_on_one_thread():
+        heads = read_heads(spec, target)
+        heads.to(device=target.device, dtype=target.dtype)
+        heads.bind(target)
     heads.requires_grad_(False)
     heads.eval()
     if target.runtime == "openvino":

@@ -65,7 +65,8 @@ class NativeTarget(TargetModel):
         progress(f"packing the weights of {target.name} for int8")
         self._num_threads = torch.get_num_threads()
         self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
-        self._output = PackedMatrix(self.output_weight, self.output_bias)
+        with torch_on_one_thread():
+            self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
         self.check_mark = _check_mark(target)
 
     @property
