@@ -18,6 +18,7 @@ from entmtp.cli import app, fetch
 from entmtp.cli.app import VERBS, run_command
 from entmtp.errors import BadInput
 from refusals import one_line
+from runtimes import needs_native
 
 Capture = pytest.CaptureFixture[str]
 
@@ -57,6 +58,18 @@ def test_help_does_not_wait_for_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@needs_native
+def test_an_answer_does_not_wait_for_runtimes_that_are_not_used(model_folder: Path) -> None:
+    code = (
+        "import sys, entmtp.cli.app as a; code = a.run_command(sys.argv[1:]);"
+        " print(code, sorted({'openvino', 'matplotlib'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, "generate", "Hello", "--max-tokens", "1"]
+    command += ["--model", str(model_folder), "--runtime", "native", "--dtype", "int8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
 
 
 @pytest.mark.parametrize(

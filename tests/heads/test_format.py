@@ -152,10 +152,15 @@ def test_M13_broken_files_are_named(tmp_path: Path) -> None:
         load_heads(tmp_path / "nowhere", tiny())
 
 
-def test_M13_not_a_number_is_warned_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_M13_not_a_number_is_warned_of(tmp_path: Path, number: str, dtype: torch.dtype) -> None:
     file = saved(tmp_path) / "heads.safetensors"
-    tensors = load_file(file)
-    tensors["block_bias"][0, 0, 0] = float("nan")
+    tensors = {
+        name: value.to(dtype) if value.is_floating_point() else value
+        for name, value in load_file(file).items()
+    }
+    tensors["block_bias"][0, 0, 0] = float(number)
     save_file(tensors, file)
     with pytest.warns(UserWarning, match="block_bias holds NaN"):
         load_heads(tmp_path, tiny())

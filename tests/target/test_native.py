@@ -7,16 +7,19 @@ import os
 import signal
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from entmtp.data.cache import silent
 from entmtp.errors import BadInput, ModelRefused
-from entmtp.target import TargetModel
+from entmtp.target import TargetModel, load
 from entmtp.target.masks import causal_among
 from entmtp.target.root_signals import root_signals
-from entmtp.target.runtimes.native import NativeTarget, library
+from entmtp.target.runtimes import on_runtime
+from entmtp.target.runtimes.native import NativeTarget, library, weights
+from entmtp.target.runtimes.native import target as target_module
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
 from entmtp.target.selfcheck import self_check
@@ -121,6 +124,47 @@ def test_rows_of_zeros_and_of_large_numbers() -> None:
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 def test_it_passes_the_self_check(arch: str) -> None:
     self_check(on_native(arch))
+
+
+def test_a_passed_self_check_stands_for_this_model_and_this_code_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checked: list[object] = []
+    monkeypatch.setattr(load, "run_self_check", checked.append)
+    monkeypatch.setattr(target_module, "kernels_folder", lambda: tmp_path)
+
+    def checks_of(**changes: object) -> int:
+        checked.clear()
+        plain = TargetModel.from_transformers(tiny_model(**changes))
+        on_runtime(plain, "native", "int8", load._check_once, silent)
+        return len(checked)
+
+    assert [checks_of(), checks_of()] == [1, 0]
+    assert checks_of(seed=1) == 1
+    assert checks_of(rms_norm_eps=0.1) == 1
+    monkeypatch.setattr(target_module, "code_digest", lambda: "other code")
+    assert [checks_of(), checks_of()] == [1, 0]
+
+
+def test_weights_are_packed_by_all_threads_and_made_ready_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[tuple[int, int]] = []
+
+    class Watched(PackedMatrix):
+        def __init__(self, *args: Any) -> None:
+            threads.append((torch.get_num_threads(), args[-1]))
+            super().__init__(*args)
+
+    for room in (weights, target_module):
+        monkeypatch.setattr(room, "PackedMatrix", Watched)
+    torch.set_num_threads(3)
+    try:
+        NativeTarget(TargetModel.from_transformers(tiny_model()), "int8", silent)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    assert set(threads) == {(1, 3)}
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])

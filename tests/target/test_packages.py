@@ -10,8 +10,8 @@ import torch
 
 from entmtp.target import TargetModel
 from entmtp.target.linears import Int8Linear
-from entmtp.target.runtimes import packages
-from entmtp.target.runtimes.compiled import CompiledTarget, is_made, make_plan
+from entmtp.target.runtimes import compiled, packages
+from entmtp.target.runtimes.compiled import CompiledTarget, Plan, is_made, make_plan
 from entmtp.target.runtimes.packages import Source
 from fixtures import tiny_model
 from model_roster import ROWS, build
@@ -55,6 +55,34 @@ def test_layers_are_compiled_once_whatever_their_weights(
     assert compiles(target(), "bfloat16")
     monkeypatch.setattr(packages, "machine", lambda: "of another processor")
     assert compiles(target())
+
+
+@needs_compiler
+def test_whether_they_are_compiled_is_told_without_tracing_them_again(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[TargetModel] = []
+
+    def make(model: TargetModel, number_format: str) -> Plan:
+        traced.append(model)
+        return make_plan(model, number_format)
+
+    monkeypatch.setattr(compiled, "make_plan", make)
+    assert [is_made(target(), "float32") for _ in range(2)] == [False, False]
+    assert len(traced) == 1
+    compiles(target())
+    traced.clear()
+    assert is_made(target(seed=1), "float32")
+    (file, *_) = kept.glob("compiled-*/region-0.pt2")
+    file.write_text("")
+    assert not is_made(target(), "float32")
+    assert not traced
+    assert not is_made(target(rms_norm_eps=0.1), "float32")
+    assert not is_made(target(), "int8")
+    assert len(traced) == 2
+    monkeypatch.setattr(packages, "code_digest", lambda: "other code")
+    is_made(target(), "float32")
+    assert len(traced) == 3
 
 
 def test_layers_of_one_kind_are_one_region() -> None:

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import typer
 
+from entmtp.cli.collection import no_collection
 from entmtp.errors import EntmtpError
 
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -112,7 +113,8 @@ def build(wanted: str) -> typer.Typer:
         if verb != wanted:
             app.command(verb, help=summary)(_nothing)
             continue
-        module = import_module(f"entmtp.cli.{file}")
+        with no_collection():
+            module = import_module(f"entmtp.cli.{file}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=verb, help=summary)
         else:

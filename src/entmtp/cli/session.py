@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from entmtp.cli.collection import no_collection
 from entmtp.cli.options import DraftOptions, LoadOptions, TargetOptions
 from entmtp.cli.plan import DraftPlan, plan_drafts
 from entmtp.data import OnBadLine, SkippedLines
@@ -122,6 +123,13 @@ def open_engine(
     Raises:
         ArtefactError: the bank was made for something else than what is loaded.
     """
+    with no_collection():
+        return _open_engine(target_options, draft_options, is_recorded)
+
+
+def _open_engine(
+    target_options: TargetOptions, draft_options: DraftOptions, is_recorded: bool
+) -> Engine:
     plan = plan_drafts(draft_options, target_options.model)
     target = open_target(target_options, draft_options.allow_plain, target_options.runtime)
     heads = None if plan.heads is None else open_heads(plan.heads, target)

@@ -33,6 +33,7 @@ from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
 from entmtp.heads.speculators import speculators_config
 from entmtp.target.model import TargetModel
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
 SCHEMA_VERSION = 1
 WEIGHTS_NAME = "heads.safetensors"
@@ -130,9 +131,11 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
         HeadsError: there are none under that name, or they do not fit the target.
         ArtefactError: the files are broken.
     """
-    heads = read_heads(spec, target)
-    heads.to(device=target.device, dtype=target.dtype)
-    heads.bind(target)
+    # Many small steps: on a busy machine PyTorch's threads would wait at each for one another.
+    with torch_on_one_thread():
+        heads = read_heads(spec, target)
+        heads.to(device=target.device, dtype=target.dtype)
+        heads.bind(target)
     heads.requires_grad_(False)
     heads.eval()
     if target.runtime == "openvino":
@@ -248,7 +251,7 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
     for name, value in tensors.items():
         if name == "draft_ids":
             _check_draft_ids(value, config.vocab_size, path)
-        elif not bool(torch.isfinite(value.float()).all()):
+        elif not _is_finite(value):
             warnings.warn(
                 f"{path}: {name} holds NaN or infinite values; hardly any draft will be accepted",
                 stacklevel=5,
@@ -257,6 +260,12 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
     heads.to(next(value.dtype for value in tensors.values() if value.is_floating_point()))
     heads.load_state_dict(tensors, strict=True)
     return heads
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    """In one reading: the smallest and the largest number are what is not finite, if any is."""
+    numbers = value if value.element_size() > 1 else value.float()  # torch orders no float8
+    return value.numel() == 0 or all(bool(each.isfinite()) for each in numbers.aminmax())
 
 
 def _read_tensors(path: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -155,6 +156,8 @@ def _read_tree(value: Any, where: str) -> Tree:
 def _read_tuple(of: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError(f"{where} is no list")
+    if of == (float, ...) and all(type(each) is float and math.isfinite(each) for each in value):
+        return tuple(value)  # most of a bank: not worth a name for each number
     kinds = [of[0]] * len(value) if of[-1] is Ellipsis else list(of)
     if len(kinds) != len(value):
         raise ValueError(f"{where} has {len(value)} entries, not {len(kinds)}")
@@ -164,8 +167,11 @@ def _read_tuple(of: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     )
 
 
+_hints = cache(get_type_hints)
+
+
 def _read_fields(kind: Any, value: Any, where: str) -> Any:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields
     if isinstance(value, dict):
         value = {name: absent for name, absent in _ABSENT.items() if name in names} | value

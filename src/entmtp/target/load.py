@@ -26,6 +26,7 @@ from entmtp.target.layout import takes_our_attention
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainTarget
 from entmtp.target.runtimes import must_be_fast, on_runtime, parse_runtime
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
 
@@ -81,7 +82,9 @@ def load_target(
     shipped_attention = model.config._attn_implementation
     check = _check_once if self_check else _trust
     try:
-        target = TargetModel.from_transformers(model, tokenizer, name=spec)
+        # A forward of one token is soon done, and threads would wait on a busy machine.
+        with torch_on_one_thread():
+            target = TargetModel.from_transformers(model, tokenizer, name=spec)
         return on_runtime(target, runtime, dtype, check, progress)
     except ModelRefused as error:
         if not allow_plain:

@@ -26,7 +26,13 @@ from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.export import shape_groups
 from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.late_cache import BLOCK, LateCache
-from entmtp.target.runtimes.packages import Place, Source, place_of, stored_packages
+from entmtp.target.runtimes.packages import (
+    Place,
+    Source,
+    place_of,
+    remembered_place,
+    stored_packages,
+)
 from entmtp.target.runtimes.regions import (
     AUTO,
     Region,
@@ -195,6 +201,15 @@ def is_made(target: TargetModel, number_format: str) -> bool:
     """Whether the cache has what would be compiled.
 
     Raises:
+        FetchError: the cache cannot be written to.
         ModelRefused: the layers cannot be taken out of this model.
     """
-    return make_plan(target, number_format).place.is_made
+    kind = {
+        "model": type(target.transformers_model).__name__,
+        "config": target.config.to_json_string(),
+        "dtype": str(target.dtype),
+        "layout": str(target.layout),
+    }
+    # Tracing the layers takes seconds, at each start for as long as nobody compiles them.
+    place = remembered_place(kind, number_format, lambda: make_plan(target, number_format).place)
+    return place.is_made

@@ -12,7 +12,8 @@ import platform
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from torch import nn
 
 from entmtp.data.cache import Progress, cache_dir, is_complete, new_folder, write_manifest
 from entmtp.errors import BadInput
+from entmtp.target.code import code_digest
 from entmtp.target.gguf_file import quiet
 from entmtp.target.runtimes.regions import Run
 
@@ -29,6 +31,8 @@ _RECIPE = "1"
 """Raised by one when a region's graph changes, so that packages of the old kind are made anew."""
 _SETTINGS = {"cpp.dynamic_threads": True}
 """Else the number of threads in use now would be part of the code."""
+_LAYERS = "layers"
+"""The file of what is remembered."""
 
 
 class Source(NamedTuple):
@@ -56,8 +60,37 @@ def place_of(description: str, number_format: str) -> Place:
     Args:
         description: all that decides what the layers compute, but for their weights.
     """
+    return _place_of_layers(hashlib.sha256(description.encode()).hexdigest(), number_format)
+
+
+def remembered_place(
+    target: Mapping[str, str], number_format: str, find: Callable[[], Place]
+) -> Place:
+    """What `find` finds, in an instant where it was asked for the same target before.
+
+    Args:
+        target: all that the description of its layers hangs on, but for the code.
+
+    Raises:
+        FetchError: the cache cannot be written to.
+    """
+    source = {**target, "number_format": number_format, "code": code_digest(), "machine": machine()}
+    name = hashlib.sha256(repr(sorted(source.items())).encode()).hexdigest()[:16]
+    folder = cache_dir() / f"plan-{name}"
+    if is_complete(folder, source):
+        with suppress(OSError):  # it may be removed meanwhile
+            layers = (folder / _LAYERS).read_text(encoding="utf-8")
+            return _place_of_layers(layers, number_format)
+    place = find()
+    with new_folder(folder, source) as part:
+        (part / _LAYERS).write_text(place.source["layers"], encoding="utf-8")
+        write_manifest(part, source)
+    return place
+
+
+def _place_of_layers(layers: str, number_format: str) -> Place:
     source = {
-        "layers": hashlib.sha256(description.encode()).hexdigest(),
+        "layers": layers,
         "number_format": number_format,
         "machine": machine(),
         "torch": version("torch"),

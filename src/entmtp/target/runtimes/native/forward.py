@@ -17,6 +17,7 @@ from entmtp.target.cache import LayerShape
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.library import Step, address, kernels, numbers
 from entmtp.target.runtimes.native.weights import pack_layers, rotary_tables
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
 _FIRST_POSITIONS = 2048
 """Of the rotary tables, which grow."""
@@ -34,7 +35,9 @@ class PackedDecoder:
         self._body = body
         self._shape = shape
         self._num_threads = num_threads
-        self._packed = pack_layers(body, shape.num_kv_heads)
+        # On a busy machine PyTorch's threads wait for one another at each of these small steps.
+        with torch_on_one_thread():
+            self._packed = pack_layers(body, shape.num_kv_heads, num_threads)
         self._tables = rotary_tables(body, _FIRST_POSITIONS)
 
     def run(

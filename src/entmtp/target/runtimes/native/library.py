@@ -22,6 +22,7 @@ import torch
 from entmtp.data.cache import Progress, cache_dir, is_complete, new_folder, write_manifest
 from entmtp.errors import BadInput
 from entmtp.target.runtimes.native.memory import packed_memory
+from entmtp.target.runtimes.one_thread import torch_on_one_thread
 from entmtp.target.runtimes.packages import machine
 
 TILE_INPUTS = 64
@@ -201,6 +202,11 @@ def prepare(progress: Progress) -> None:
     kernels()
 
 
+def kernels_folder() -> Path:
+    """Where the library lies: another folder for other kernels and another machine."""
+    return _place()[0]
+
+
 def address(tensor: torch.Tensor | None) -> int | None:
     """Of a contiguous tensor's memory, which the caller must keep alive."""
     if tensor is None:
@@ -217,18 +223,26 @@ def numbers(values: Sequence[int]) -> Array[c_int64]:
 class PackedMatrix:
     """A weight matrix in the form that the kernels read, and the struct that says where it is."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        num_threads: int | None = None,
+    ) -> None:
         """
         Args:
             weight: `[O, I]`; I is a multiple of `TILE_INPUTS`.
             bias: `[O]`
+            num_threads: that pack; as many as PyTorch has where it is left out.
         """
         library = kernels()
         num_outputs, num_inputs = weight.shape
         assert num_inputs % TILE_INPUTS == 0, "rows are made of whole tiles"
-        rows = weight.detach().float().contiguous()
+        num_threads = num_threads or torch.get_num_threads()
+        with torch_on_one_thread():
+            rows = weight.detach().float().contiguous()
         self._packed = packed_memory(library.entmtp_packed_bytes(num_outputs, num_inputs))
-        place, num_threads = address(self._packed), torch.get_num_threads()
+        place = address(self._packed)
         library.entmtp_pack(address(rows), num_outputs, num_inputs, place, num_threads)
         self._bias = None
         if bias is not None:

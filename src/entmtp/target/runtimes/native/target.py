@@ -10,7 +10,9 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
 from torch.nn.functional import embedding
@@ -18,11 +20,18 @@ from torch.nn.functional import embedding
 from entmtp.data.cache import Progress
 from entmtp.errors import ModelRefused
 from entmtp.target.cache import KVCache
+from entmtp.target.code import code_digest
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
-from entmtp.target.runtimes.native.library import PackedMatrix, address, kernels, prepare
+from entmtp.target.runtimes.native.library import (
+    PackedMatrix,
+    address,
+    kernels,
+    kernels_folder,
+    prepare,
+)
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
@@ -59,7 +68,9 @@ class NativeTarget(TargetModel):
         self._num_threads = torch.get_num_threads()
         self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
         self._embedding = self.embedding_weight
-        self._output = PackedMatrix(self.output_weight, self.output_bias)
+        with torch_on_one_thread():
+            self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
+        self.check_mark = _check_mark(target)
 
     @property
     def number_format(self) -> str:
@@ -94,3 +105,10 @@ class NativeTarget(TargetModel):
             address(logits), *logits.shape, address(signals), self._num_threads
         )
         return signals
+
+
+def _check_mark(target: TargetModel) -> Path:
+    """Beside the kernels, by all else that the outcome of a self-check hangs on."""
+    config = target.config.to_json_string()
+    what = "\n".join([target.fingerprint, config, code_digest()])
+    return kernels_folder() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:16]}"

@@ -98,13 +98,13 @@ def _names(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-def pack_layers(body: Any, num_kv_heads: int) -> PackedBody:
+def pack_layers(body: Any, num_kv_heads: int, num_threads: int) -> PackedBody:
     """Pack a body's `layers` and `norm`.
 
     Args:
         body: a module whose layers `misfit` finds nothing against.
     """
-    packed = [pack_layer(layer) for layer in body.layers]
+    packed = [pack_layer(layer, num_threads) for layer in body.layers]
     layers = (Layer * len(packed))(*(one.struct for one in packed))
     first, norm = body.layers[0], _floats(body.norm.weight)
     head_size = first.self_attn.k_proj.out_features // num_kv_heads
@@ -124,7 +124,7 @@ def pack_layers(body: Any, num_kv_heads: int) -> PackedBody:
     return PackedBody(struct, [layers, norm, *(one.held for one in packed)])
 
 
-def pack_layer(layer: Any) -> PackedLayer:
+def pack_layer(layer: Any, num_threads: int) -> PackedLayer:
     """Pack a layer's matrices, those behind a norm with the norm's weights in them.
 
     Rows are then rounded before what a norm's weights make large, next to which the rest of a
@@ -133,14 +133,15 @@ def pack_layer(layer: Any) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     first, second = (_floats(norm.weight) for norm in _norms(layer))
-    query_key_value = PackedMatrix(_rows(projections) * first, _biases(projections))
-    output = PackedMatrix(attention.o_proj.weight, attention.o_proj.bias)
+    query_key_value = PackedMatrix(_rows(projections) * first, _biases(projections), num_threads)
+    output = PackedMatrix(attention.o_proj.weight, attention.o_proj.bias, num_threads)
     gates = [mlp.gate_proj, mlp.up_proj]
     gate_up = PackedMatrix(
         interleaved(*(gate.weight for gate in gates)) * second,
         None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
+        num_threads,
     )
-    down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias)
+    down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias, num_threads)
     parts = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     norms = [None if part is None else _floats(part.weight) for part in parts]
     matrices = [query_key_value, output, gate_up, down]
