@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from entmtp.cli import app
+from entmtp.cli import app, collection
 from entmtp.cli.collection import no_collection
 
 
@@ -29,6 +29,19 @@ def test_it_pauses_inside_the_block_whatever_happens_there() -> None:
         fail()
     assert seen == [False]
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("is_one_command", [False, True])
+def test_only_what_ends_with_its_command_keeps_what_was_made(
+    monkeypatch: pytest.MonkeyPatch, is_one_command: bool
+) -> None:
+    gc.unfreeze()
+    monkeypatch.setattr(collection, "_is_one_command", False)
+    if is_one_command:
+        collection.for_one_command()
+    with no_collection():
+        pass
+    assert bool(gc.get_freeze_count()) == is_one_command
 
 
 def test_a_caller_without_it_is_left_without_it() -> None:

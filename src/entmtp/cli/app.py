@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import typer
 
-from entmtp.cli.collection import no_collection
+from entmtp.cli.collection import for_one_command, no_collection
 from entmtp.errors import EntmtpError
 
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -51,6 +51,7 @@ TERMINATED = 143
 
 def main() -> NoReturn:
     """The entry point of the `entmtp` command."""
+    for_one_command()
     # Unwinding, instead of dying on the spot, removes half-made files.
     signal.signal(signal.SIGTERM, _terminate)
     for name in _CHATTY:

@@ -12,15 +12,25 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_is_one_command = False
+
+
+def for_one_command() -> None:
+    """This process ends with its command: what is made while that gets ready stays until then."""
+    global _is_one_command
+    _is_one_command = True
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect nothing inside the block, and never look again at what was made there."""
+    """Collect nothing inside the block; where it is for one command, never look again at what was
+    made there."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
+        if _is_one_command:  # elsewhere much of it would become garbage that nobody finds
+            gc.freeze()
         if was_enabled:
             gc.enable()
