@@ -173,7 +173,7 @@ class Batch:
         draw = Draw(
             logits,
             self._sampler,
-            torch.tensor([length + 1 for length in cache.lengths], device=device),
+            positions[:, 0] + 1,
             history,
             self._num_logprobs,
             self._target.rows_at_once,
