@@ -26,8 +26,10 @@ struct Layer {
   Matrix output;           // [H, N D]
   Matrix gate_up;          // [2 F, H]: 16 rows of gate, the same 16 of up, and so on
   Matrix down;             // [H, F]
-  const float* query_norm;  // [D], or null
-  const float* key_norm;    // [D], or null
+  const float* first_norm;   // [H]
+  const float* second_norm;  // [H]
+  const float* query_norm;   // [D], or null
+  const float* key_norm;     // [D], or null
 };
 
 struct Body {
@@ -102,24 +104,24 @@ class Forward {
 
   void layer(Worker& self, int64_t index) {
     const Layer& layer = body_.layers[index];
-    const Rows attended = work_.rows.rows(query_size_), inner = work_.inner.rows(body_.inner_size);
-    normalise_and_quantise(self);
+    const Rows attended = work_.rows.rows(query_size_);
+    const Rows inner = work_.inner.rows(body_.inner_size, layer.down.span);
+    normalise_and_quantise(self, layer.first_norm);
     project_heads(self, layer, index);
     attention(self, index);
     share_quantise(team_, self, work_.attended.data(), num_rows_, attended);
     add_product(self, layer.output, attended);
-    normalise_and_quantise(self);
+    normalise_and_quantise(self, layer.second_norm);
     gate_and_quantise(self, layer.gate_up, inner);
     add_product(self, layer.down, inner);
   }
 
-  // A norm's weights are in the product behind it.
-  void normalise_and_quantise(Worker& self) {
+  void normalise_and_quantise(Worker& self, const float* weight) {
     const int64_t size = body_.hidden_size;
     const Rows rows = work_.rows.rows(size);
     team_.share(self, num_rows_, 1, [&](int64_t row) {
       float* normal = room(work_.scratch[self.id].row, size);
-      normalise(step_.hidden + row * size, nullptr, size, body_.epsilon, normal);
+      normalise(step_.hidden + row * size, weight, size, body_.epsilon, normal);
       quantise_row(normal, row, rows);
     });
   }

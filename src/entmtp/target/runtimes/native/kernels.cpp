@@ -45,18 +45,16 @@ bool entmtp_prepare() {
 #endif
 }
 
-int64_t entmtp_packed_bytes(int64_t num_outputs, int64_t num_inputs) {
-  return packed_bytes(num_outputs, num_inputs);
+int64_t entmtp_packed_bytes(const Matrix* matrix) {
+  return matrix->blocks() * block_bytes(matrix->grouping());
 }
 
-void entmtp_pack(const float* weight, int64_t num_outputs, int64_t num_inputs, uint8_t* packed,
-                 int num_threads) {
-  const int64_t blocks = (num_outputs + kBlock - 1) / kBlock;
+// `weight` [O, I] to where `matrix` says, but for its constness.
+void entmtp_pack(const float* weight, const Matrix* matrix, uint8_t* packed, int num_threads) {
   Team& team = team_of(num_threads);
   team.run(1, [&](Worker& self) {
-    team.share(self, blocks, 1, [&](int64_t block) {
-      pack_block(weight, num_outputs, num_inputs, block, packed);
-    });
+    team.share(self, matrix->blocks(), 1,
+               [&](int64_t block) { pack_block(weight, *matrix, block, packed); });
   });
 }
 
@@ -70,7 +68,7 @@ void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, fl
   Team& team = team_of(num_threads);
   Workspace& work = workspace();
   work.rows.fit(num_rows, matrix->num_inputs);
-  const Rows whole = work.rows.rows(matrix->num_inputs);
+  const Rows whole = work.rows.rows(matrix->num_inputs, matrix->span);
   const int64_t count = matrix->num_outputs;
   team.run(2, [&](Worker& self) {
     Tiles tiles(num_rows);

@@ -57,6 +57,7 @@ class Matrix(Structure):
         ("bias", c_void_p),
         ("num_outputs", c_int64),
         ("num_inputs", c_int64),
+        ("span", c_int64),
     ]
 
 
@@ -68,6 +69,8 @@ class Layer(Structure):
         ("output", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
+        ("first_norm", c_void_p),
+        ("second_norm", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
     ]
@@ -181,9 +184,9 @@ def kernels() -> ctypes.CDLL:
             "the native runtime cannot be used: the system does not let this process use the"
             " processor's tiles (AMX); use another --runtime"
         )
-    library.entmtp_packed_bytes.argtypes = [c_int64, c_int64]
+    library.entmtp_packed_bytes.argtypes = [POINTER(Matrix)]
     library.entmtp_packed_bytes.restype = c_int64
-    library.entmtp_pack.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
+    library.entmtp_pack.argtypes = [c_void_p, POINTER(Matrix), c_void_p, c_int]
     library.entmtp_forward.argtypes = [POINTER(Body), POINTER(Step), c_int]
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
@@ -228,28 +231,30 @@ class PackedMatrix:
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         num_threads: int | None = None,
+        span: int = 1,
     ) -> None:
         """
         Args:
-            weight: `[O, I]`; I is a multiple of `TILE_INPUTS`.
+            weight: `[O, I]`; I is a multiple of `span * TILE_INPUTS`.
             bias: `[O]`
             num_threads: that pack; as many as PyTorch has where it is left out.
+            span: tiles of a group, which has one scale. More are faster, and coarser.
         """
         library = kernels()
         num_outputs, num_inputs = weight.shape
-        assert num_inputs % TILE_INPUTS == 0, "rows are made of whole tiles"
+        assert num_inputs % (span * TILE_INPUTS) == 0, "rows are made of whole groups"
         num_threads = num_threads or torch.get_num_threads()
         with torch_on_one_thread():
             rows = weight.detach().float().contiguous()
-        self._packed = packed_memory(library.entmtp_packed_bytes(num_outputs, num_inputs))
-        place = address(self._packed)
-        library.entmtp_pack(address(rows), num_outputs, num_inputs, place, num_threads)
         self._bias = None
         if bias is not None:
             self._bias = torch.zeros(-(-num_outputs // LANES) * LANES)
             self._bias[:num_outputs] = bias.detach().float()
         self.num_outputs: int = num_outputs
-        self.struct = Matrix(address(self._packed), address(self._bias), num_outputs, num_inputs)
+        self.struct = Matrix(None, address(self._bias), num_outputs, num_inputs, span)
+        self._packed = packed_memory(library.entmtp_packed_bytes(self.struct))
+        self.struct.packed = address(self._packed)
+        library.entmtp_pack(address(rows), self.struct, self.struct.packed, num_threads)
         self.pointer = ctypes.pointer(self.struct)
 
     def __call__(self, rows: torch.Tensor, num_threads: int) -> torch.Tensor:

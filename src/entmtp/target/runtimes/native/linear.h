@@ -2,13 +2,14 @@
 //
 // Knows: how a matrix and rows are held. Does not know: layers.
 //
-// A tile is 64 inputs of 16 outputs, a group one to three neighbouring tiles. Weights have one scale
+// A tile is 64 inputs of 16 outputs, a group one or a few neighbouring tiles. Weights have one scale
 // for each group and output, rows one for each group: y = sum over groups of s_x s_w (q_x . q_w).
 // The inner sum is exact in any order, and groups are added in their order; so a row's result does
 // not depend on how many rows there are.
 //
-// A packed matrix is a list of blocks of 16 outputs: first 16 scales for each group, then the
-// tiles, 16 x 64 bytes each (four inputs of 16 outputs, then the next four). Dot products of four
+// A packed matrix is a list of blocks of 16 outputs: first 16 scales in bfloat16 for each group, up
+// to a whole cache line, then the tiles, 16 x 64 bytes each (four inputs of 16 outputs, then the
+// next four). Dot products of four
 // bytes multiply unsigned by signed ones: they take q_w + 128, and start from what that adds, -128
 // times the sum of the row's numbers. Products of tiles take both signed.
 #pragma once
@@ -25,15 +26,14 @@ namespace entmtp {
 constexpr int kTileInputs = 64;
 constexpr int kBlock = 16;
 constexpr int64_t kTileBytes = kBlock * kTileInputs;
-constexpr int64_t kScaleBytes = kBlock * sizeof(float);
+constexpr int64_t kLine = 64;
 constexpr int kRowsAtOnce = 16;
 
-// How the inputs of a row of some width are grouped: longer groups are faster, and coarser.
+// How the inputs of a row are grouped: longer groups are faster, and coarser.
 struct Grouping {
-  int64_t tiles, span;  // of a row, of a group
+  int64_t tiles, span;  // of a row, of a group, which divides it
 
-  explicit Grouping(int64_t width)
-      : tiles(width / kTileInputs), span(tiles % 2 == 0 ? 2 : tiles % 3 == 0 ? 3 : 1) {}
+  Grouping(int64_t width, int64_t span) : tiles(width / kTileInputs), span(span) {}
   int64_t groups() const { return tiles / span; }
   int64_t inputs() const { return span * kTileInputs; }  // of a group
 };
@@ -43,36 +43,57 @@ struct Matrix {
   const float* bias;  // or null
   int64_t num_outputs;
   int64_t num_inputs;
+  int64_t span;       // tiles of a group
 
+  Grouping grouping() const { return Grouping(num_inputs, span); }
   int64_t blocks() const { return (num_outputs + kBlock - 1) / kBlock; }
 };
 
+using BFloat16 = uint16_t;
+
+inline int64_t scale_bytes(const Grouping& grouping) {
+  const int64_t bytes = grouping.groups() * kBlock * sizeof(BFloat16);
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
 inline int64_t block_bytes(const Grouping& grouping) {
-  return grouping.groups() * kScaleBytes + grouping.tiles * kTileBytes;
+  return scale_bytes(grouping) + grouping.tiles * kTileBytes;
 }
 
 // Sixteen outputs of a matrix.
 struct Block {
-  const float* scales;   // [groups, 16]
-  const uint8_t* tiles;  // [tiles, 1024]
+  const BFloat16* scales;  // [groups, 16]
+  const uint8_t* tiles;    // [tiles, 1024]
 
-  Block(const uint8_t* packed, const Grouping& grouping, int64_t index)
-      : scales(reinterpret_cast<const float*>(packed + index * block_bytes(grouping))),
-        tiles(reinterpret_cast<const uint8_t*>(scales + grouping.groups() * kBlock)) {}
+  Block(const uint8_t* packed, const Grouping& grouping, int64_t index) {
+    const uint8_t* start = packed + index * block_bytes(grouping);
+    scales = reinterpret_cast<const BFloat16*>(start);
+    tiles = start + scale_bytes(grouping);
+  }
 };
 
-inline int64_t packed_bytes(int64_t num_outputs, int64_t num_inputs) {
-  return (num_outputs + kBlock - 1) / kBlock * block_bytes(Grouping(num_inputs));
+inline float float_of(BFloat16 number) {
+  const uint32_t bits = static_cast<uint32_t>(number) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// The next number that is not smaller: with it as a scale nothing is cut off.
+inline BFloat16 round_up(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return static_cast<BFloat16>((bits + 0xffff) >> 16);
 }
 
 // A group of one output's weights: its scale, and where its numbers lie in tiles.
-inline float pack_group(const float* weight, int64_t inputs, uint8_t* tiles, int output) {
+inline BFloat16 pack_group(const float* weight, int64_t inputs, uint8_t* tiles, int output) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   __m512 largest = _mm512_set1_ps(1e-30f);
   for (int64_t i = 0; i < inputs; i += 16)
     largest = _mm512_max_ps(largest, _mm512_andnot_ps(sign, _mm512_loadu_ps(weight + i)));
-  const float scale = _mm512_reduce_max_ps(largest) / 127;
-  const __m512 inverse = _mm512_set1_ps(1 / scale);
+  const BFloat16 scale = round_up(_mm512_reduce_max_ps(largest) / 127);
+  const __m512 inverse = _mm512_set1_ps(1 / float_of(scale));
   for (int64_t i = 0; i < inputs; i += 16) {
     const __m512 numbers = _mm512_mul_ps(_mm512_loadu_ps(weight + i), inverse);
     alignas(16) int8_t whole[16];
@@ -85,17 +106,17 @@ inline float pack_group(const float* weight, int64_t inputs, uint8_t* tiles, int
 }
 
 // Sixteen outputs' weights; those behind the last one stay zero.
-inline void pack_block(const float* weight, int64_t num_outputs, int64_t num_inputs, int64_t block,
+inline void pack_block(const float* weight, const Matrix& matrix, int64_t block,
                        uint8_t* packed) {
-  const Grouping grouping(num_inputs);
+  const Grouping grouping = matrix.grouping();
   uint8_t* start = packed + block * block_bytes(grouping);
   std::memset(start, 0, block_bytes(grouping));
-  auto* scales = reinterpret_cast<float*>(start);
-  uint8_t* tiles = start + grouping.groups() * kScaleBytes;
-  for (int o = 0; o < kBlock && block * kBlock + o < num_outputs; ++o)
+  auto* scales = reinterpret_cast<BFloat16*>(start);
+  uint8_t* tiles = start + scale_bytes(grouping);
+  for (int o = 0; o < kBlock && block * kBlock + o < matrix.num_outputs; ++o)
     for (int64_t g = 0; g < grouping.groups(); ++g)
       scales[g * kBlock + o] =
-          pack_group(weight + (block * kBlock + o) * num_inputs + g * grouping.inputs(),
+          pack_group(weight + (block * kBlock + o) * matrix.num_inputs + g * grouping.inputs(),
                      grouping.inputs(), tiles + g * grouping.span * kTileBytes, o);
 }
 
@@ -142,9 +163,15 @@ inline void fetch_ahead(const uint8_t* tile) {
 }
 
 // What a group adds to sixteen outputs of a row.
-inline __m512 add_group(__m512 total, __m512i sum, const float* scales, float scale) {
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum),
-                         _mm512_mul_ps(_mm512_loadu_ps(scales), _mm512_set1_ps(scale)), total);
+inline __m512 add_group(__m512 total, __m512i sum, __m512 scales, float scale) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scales, _mm512_set1_ps(scale)),
+                         total);
+}
+
+inline __m512 scales_of(const Block& block, int64_t group) {
+  const auto* halves = reinterpret_cast<const __m256i*>(block.scales + group * kBlock);
+  const __m512i numbers = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(numbers, 16));
 }
 
 // Up to four rows, by dot products of four bytes: `out` is [R, stride].
@@ -174,9 +201,9 @@ inline void multiply_few(const Block& block, const Rows& rows, int64_t first, fl
         }
       }
     }
+    const __m512 scales = scales_of(block, g);
     for (int r = 0; r < R; ++r)
-      total[r] = add_group(total[r], sum[r], block.scales + g * kBlock,
-                           rows.scale[(first + r) * groups + g]);
+      total[r] = add_group(total[r], sum[r], scales, rows.scale[(first + r) * groups + g]);
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * stride, total[r]);
 }
@@ -226,7 +253,7 @@ ENTMTP_SUMS_OF_GROUP(sums_of_odd_group, 2, 3)
 // floats. `out` is [count, stride], of the first or of both, one block's outputs behind the other's.
 inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Rows& rows,
                           int64_t first, int64_t count, float* out, int64_t stride) {
-  constexpr int64_t kMostGroups = 8;  // whose sums wait, in the nearest cache, to be taken up
+  constexpr int64_t kMostGroups = 12;  // whose sums wait, in the nearest cache, to be taken up
   constexpr int64_t kSums = kRowsAtOnce * kBlock;
   const int64_t groups = rows.grouping.groups(), span = rows.grouping.span;
   alignas(64) int32_t sums[kMostGroups][2][kSums];
@@ -239,15 +266,18 @@ inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Ro
       sums_of_group(blocks[0].tiles + at, blocks[1].tiles + at, whole, rows.width, span,
                     sums[g - start][0]);
     }
-    for (int64_t i = 0; i < num_blocks; ++i)
+    for (int64_t i = 0; i < num_blocks; ++i) {
+      __m512 scales[kMostGroups];
+      for (int64_t g = start; g < stop; ++g) scales[g - start] = scales_of(blocks[i], g);
       for (int64_t r = 0; r < count; ++r) {
         float* into = out + r * stride + i * kBlock;
         __m512 total = start ? _mm512_loadu_ps(into) : _mm512_setzero_ps();
         for (int64_t g = start; g < stop; ++g)
           total = add_group(total, _mm512_load_si512(sums[g - start][i] + r * kBlock),
-                            blocks[i].scales + g * kBlock, rows.scale[(first + r) * groups + g]);
+                            scales[g - start], rows.scale[(first + r) * groups + g]);
         _mm512_storeu_ps(into, total);
       }
+    }
   }
 }
 #else

@@ -45,7 +45,7 @@ inline void store_halves(Half* into, __m512 numbers) {
                       _mm512_cvtps_ph(numbers, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-// x / rms(x), times `weight` where there is one; `into` may be `row`.
+// x / rms(x) * weight; `into` may be `row`.
 inline void normalise(const float* row, const float* weight, int64_t size, float epsilon,
                       float* into) {
   __m512 squares = _mm512_setzero_ps();
@@ -55,11 +55,9 @@ inline void normalise(const float* row, const float* weight, int64_t size, float
   }
   const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
   const __m512 factor = _mm512_set1_ps(1 / std::sqrt(mean + epsilon));
-  for (int64_t i = 0; i < size; i += 16) {
-    const __m512 normal = _mm512_mul_ps(_mm512_loadu_ps(row + i), factor);
-    _mm512_storeu_ps(into + i,
-                     weight ? _mm512_mul_ps(normal, _mm512_loadu_ps(weight + i)) : normal);
-  }
+  for (int64_t i = 0; i < size; i += 16)
+    _mm512_storeu_ps(into + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(row + i), factor),
+                                             _mm512_loadu_ps(weight + i)));
 }
 
 inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotary_size) {

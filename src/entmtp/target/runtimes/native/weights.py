@@ -76,7 +76,7 @@ def _layer_misfit(layer: nn.Module) -> str | None:
         return f"its attention consists of {', '.join(sorted(_names(parts.self_attn)))}"
     if _names(parts.mlp) != _MLP:
         return f"its MLP consists of {', '.join(sorted(_names(parts.mlp)))}"
-    for norm in _norms(parts):
+    for norm in (parts.input_layernorm, parts.post_attention_layernorm):
         if [name for name, _ in norm.named_parameters()] != ["weight"]:
             return "its norms have a bias, or no weight"
     return None
@@ -125,32 +125,25 @@ def pack_layers(body: Any, num_kv_heads: int, num_threads: int) -> PackedBody:
 
 
 def pack_layer(layer: Any, num_threads: int) -> PackedLayer:
-    """Pack a layer's matrices, those behind a norm with the norm's weights in them.
-
-    Rows are then rounded before what a norm's weights make large, next to which the rest of a
-    group would keep few bits.
-    """
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    first, second = (_floats(norm.weight) for norm in _norms(layer))
-    query_key_value = PackedMatrix(_rows(projections) * first, _biases(projections), num_threads)
+    query_key_value = PackedMatrix(_rows(projections), _biases(projections), num_threads)
     output = PackedMatrix(attention.o_proj.weight, attention.o_proj.bias, num_threads)
     gates = [mlp.gate_proj, mlp.up_proj]
     gate_up = PackedMatrix(
-        interleaved(*(gate.weight for gate in gates)) * second,
+        interleaved(*(gate.weight for gate in gates)),
         None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
         num_threads,
     )
-    down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias, num_threads)
-    parts = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    # Longer groups cost next to nothing here, and much where rows come from a norm.
+    span = 2 if mlp.down_proj.in_features % (2 * TILE_INPUTS) == 0 else 1
+    down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias, num_threads, span)
+    parts = [layer.input_layernorm, layer.post_attention_layernorm]
+    parts += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     norms = [None if part is None else _floats(part.weight) for part in parts]
     matrices = [query_key_value, output, gate_up, down]
     struct = Layer(*(one.struct for one in matrices), *(address(norm) for norm in norms))
     return PackedLayer(struct, [*matrices, *norms])
-
-
-def _norms(layer: Any) -> tuple[Any, Any]:
-    return layer.input_layernorm, layer.post_attention_layernorm
 
 
 @torch.inference_mode()

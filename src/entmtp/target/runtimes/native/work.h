@@ -34,8 +34,8 @@ struct RowMemory {
   std::vector<float> scale;
   std::vector<int32_t> opening;
 
-  Rows rows(int64_t width) {
-    return Rows{whole.data(), scale.data(), opening.data(), width, Grouping(width)};
+  Rows rows(int64_t width, int64_t span = 1) {
+    return Rows{whole.data(), scale.data(), opening.data(), width, Grouping(width, span)};
   }
 
   void fit(int64_t count, int64_t width) {
