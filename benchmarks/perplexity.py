@@ -5,7 +5,10 @@
 A file is JSON lines with `prompt`, `turns` or `text`; each is one text, teacher-forced from a
 BOS-less start and cut to `--length` tokens. Perplexity is exp of the mean negative log-likelihood
 of all tokens but each text's first; its ratio to the first run's comes with an interval over texts
-(bootstrap, seeded), because all runs see the same tokens.
+(bootstrap, seeded), because all runs see the same tokens. A format can hit the right token as often
+and still say other things: `divergence` is the mean Kullback-Leibler divergence from the first
+run's distributions in nats, which are kept in float16, and `agreement` the share of positions with
+the same likeliest token.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -31,20 +35,35 @@ RUNS = (
 NUM_RESAMPLES = 2000
 
 
+class Row(NamedTuple):
+    """Sums over a text's tokens."""
+
+    loss: float
+    count: int
+    divergence: float = 0.0
+    same: float = 0.0
+
+
 def main() -> None:
     arguments = parse()
     texts = [text for path in arguments.texts for text in read_texts(path)][: arguments.limit]
     report: list[dict[str, object]] = []
     losses: list[list[float]] = []
+    reference: list[torch.Tensor] = []
     for spec in arguments.runs:
         runtime, number_format = spec.split(":")
         note(f"{arguments.model} on {spec}")
         target = load_target(
             arguments.model, number_format, progress=note, runtime=runtime, self_check=False
         )
-        rows = [text_losses(target, text, arguments.length) for text in texts]
-        losses.append([loss for loss, _ in rows])
-        counts = [count for _, count in rows]
+        rows = []
+        for place, text in enumerate(texts):
+            log_probs, row = text_losses(target, text, arguments.length)
+            if not report:
+                reference.append(log_probs.half())
+            rows.append(row._replace(**apart(reference[place].float(), log_probs)))
+        losses.append([row.loss for row in rows])
+        counts = [row.count for row in rows]
         low, high = ratio_interval(losses[-1], losses[0], counts)
         mean = sum(losses[-1]) / sum(counts)
         report.append(
@@ -54,6 +73,8 @@ def main() -> None:
                 "ratio": math.exp(mean - sum(losses[0]) / sum(counts)),
                 "ratio_low": low,
                 "ratio_high": high,
+                "divergence": sum(row.divergence for row in rows) / sum(counts),
+                "agreement": sum(row.same for row in rows) / sum(counts),
             }
         )
     result = {
@@ -70,17 +91,25 @@ def main() -> None:
 
 
 @torch.inference_mode()
-def text_losses(target: TargetModel, text: str, length: int) -> tuple[float, int]:
-    """Negative log-likelihood of a text's tokens but the first, and how many they are."""
+def text_losses(target: TargetModel, text: str, length: int) -> tuple[torch.Tensor, Row]:  # [P, V]
+    """Log-probabilities in front of a text's tokens but the first, and what those come to."""
     ids = torch.tensor([target.tokenizer(text)["input_ids"][:length]])  # type: ignore[misc]
     cache = target.new_cache(1, ids.shape[1])
-    total, at = 0.0, 0
+    total, at, told = 0.0, 0, []
     for hidden in target.prefill(ids[:, :-1], cache):
         following = ids[0, at + 1 : at + 1 + hidden.shape[1]]
         log_probs = target.logits(hidden[0]).log_softmax(-1)
         total -= log_probs.gather(1, following[:, None]).double().sum().item()
         at += hidden.shape[1]
-    return total, at
+        told.append(log_probs)
+    return torch.cat(told), Row(total, at)
+
+
+def apart(reference: torch.Tensor, told: torch.Tensor) -> dict[str, float]:  # [P, V]
+    """By how much two runs differ over a text, as fields of `Row`."""
+    divergence = (reference.exp() * (reference - told)).sum()
+    same = (reference.argmax(-1) == told.argmax(-1)).sum()
+    return {"divergence": divergence.item(), "same": same.item()}
 
 
 def ratio_interval(

@@ -37,7 +37,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "README.md": {"table": speed_table, "figures": figures},
         "docs/runtimes.md": {"steps": of_runtimes},
-        "docs/scheduler.md": {"methods": of_methods},
+        "docs/scheduler.md": {"methods": of_methods, "kinds": of_kinds, "random": of_random_heads},
     }
 
 
@@ -149,18 +149,57 @@ def of_runtimes() -> str:
     quiet, busy = read("runtime-steps.json"), read("runtime-steps-busy.json")
     costs = read("perplexity.json")
     lines = [*steps_table(quiet), "", "The same beside a process that keeps one core busy:", ""]
-    lines += [*steps_table(busy)[2:], "", "| runtime and format | perplexity | ratio (95 %) |"]
-    lines.append("|---|---|---|")
+    lines += [
+        *steps_table(busy)[2:],
+        "",
+        "| runtime and format | perplexity | ratio (95 %) | divergence | same likeliest |",
+    ]
+    lines.append("|---|---|---|---|---|")
     for run in costs["runs"]:
         lines.append(
             f"| {run['run'].replace(':', ', ')} | {run['perplexity']:.2f} | {run['ratio']:.4f}"
-            f" [{run['ratio_low']:.4f}, {run['ratio_high']:.4f}] |"
+            f" [{run['ratio_low']:.4f}, {run['ratio_high']:.4f}] | {run['divergence']:.4f} |"
+            f" {100 * run['agreement']:.1f} % |"
         )
     lines.append(
         f"\nPerplexity of SmolLM2-135M on {costs['num_texts']} prompts of"
         f" {', '.join(costs['texts'])} ({costs['num_tokens']} tokens), which are not ours."
+        " Divergence: of the next token's distribution from that of the first row, in nats a token."
     )
     return "\n".join(lines) + "\n"
+
+
+def of_kinds() -> str:
+    """What the bank for all kinds loses to the one for the right kind, as each recommends."""
+    rows = [
+        "| heads | text | bank for all kinds | bank for this kind | lost (95 %) |",
+        "|---|---|---|---|---|",
+    ]
+    for heads in ("hydra", "medusa"):
+        content = read(f"kinds-{heads}.json")
+        for kind, source in content["sources"].items():
+            found = source["as_recommended"]
+            rows.append(
+                f"| {heads} | {kind}: {source['num_prompts']} of {source['file']} |"
+                f" `{content['recommended']}`, {found['tokens_per_second']:.1f} |"
+                f" `{found['own']}`, {found['tokens_per_second_of_own']:.1f} |"
+                f" {100 * found['loss']:.1f} % [{100 * found['low']:.1f}, {100 * found['high']:.1f}] |"
+            )
+    return "\n".join(rows) + "\n"
+
+
+def of_random_heads() -> str:
+    content = read("random-heads.json")
+    rows = ["| | over plain decoding (95 %) | behind the 64th token (95 %) |", "|---|---|---|"]
+    for name, found in content["policies"].items():
+        cells = [
+            f"{one['middle']:.3f}x [{one['low']:.3f}, {one['high']:.3f}]"
+            for one in (found["over_plain"], found["over_plain_once_settled"])
+        ]
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return (
+        "\n".join(rows) + f"\n\n{content['num_prompts']} prompts, {content['max_tokens']} tokens.\n"
+    )
 
 
 def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:
