@@ -179,11 +179,12 @@ def of_kinds() -> str:
         content = read(f"kinds-{heads}.json")
         for kind, source in content["sources"].items():
             found = source["as_recommended"]
+            loss, low, high = (100 * found[name] for name in ("loss", "low", "high"))
             rows.append(
                 f"| {heads} | {kind}: {source['num_prompts']} of {source['file']} |"
                 f" `{content['recommended']}`, {found['tokens_per_second']:.1f} |"
                 f" `{found['own']}`, {found['tokens_per_second_of_own']:.1f} |"
-                f" {100 * found['loss']:.1f} % [{100 * found['low']:.1f}, {100 * found['high']:.1f}] |"
+                f" {loss:.1f} % [{low:.1f}, {high:.1f}] |"
             )
     return "\n".join(rows) + "\n"
 
