@@ -55,7 +55,8 @@ def main(arguments: argparse.Namespace) -> None:
         made = calibrate(target, heads, some, out, config, table=table)
         table = made.table
         write_latency(place, table)
-        write_report(study(made), check_place(out.with_suffix(".html")))
+        report = out.with_name(f"report-{out.stem}.html")  # its numbers lie beside it under its name
+        write_report(study(made), check_place(report))
         note(f"{out.name}: {made.bank.timing.recommended} {made.seconds}")
 
 
