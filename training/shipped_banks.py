@@ -55,8 +55,7 @@ def main(arguments: argparse.Namespace) -> None:
         made = calibrate(target, heads, some, out, config, table=table)
         table = made.table
         write_latency(place, table)
-        report = out.with_name(f"report-{out.stem}.html")  # its numbers lie beside it under its name
-        write_report(study(made), check_place(report))
+        write_report(study(made), check_place(out.with_name(f"report-{out.stem}.html"), out))
         note(f"{out.name}: {made.bank.timing.recommended} {made.seconds}")
 
 

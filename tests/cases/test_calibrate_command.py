@@ -150,6 +150,7 @@ def test_T08_other_settings_are_said_and_made_anew_if_asked(
         (["--out", "no/such/bank.json"], "--out no/such/bank.json: there is no folder"),
         (["--out", "."], "--out . is a folder; give the name of a file"),
         (["--report", "page.pdf"], "the report page.pdf ends in .pdf; give a folder or a name"),
+        (["--out", "b.json", "--report", "b.html"], "b.html would write its numbers over the bank"),
         (["--live-seconds", "nan"], "--live-seconds nan: give a number from 0 up"),
         (["--timing-seconds", "-1"], "--timing-seconds -1.0: give a number from 0 up"),
         (["--temperature", "-1"], "temperature"),

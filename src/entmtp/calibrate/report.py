@@ -63,17 +63,21 @@ TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def check_place(place: Path) -> Path:
+def check_place(place: Path, bank: Path) -> Path:
     """The page's file for `--report`: itself if it ends in .html, else one in that folder.
 
     Raises:
-        BadInput: it ends in something else.
+        BadInput: it ends in something else, or its numbers would lie where the bank does.
     """
-    if place.suffix == ".html":
-        return place
-    if place.suffix and not place.is_dir():
+    if place.suffix and place.suffix != ".html" and not place.is_dir():
         raise BadInput(f"the report {place} ends in {place.suffix}; give a folder or a name.html")
-    return place / PAGE_NAME
+    page = place if place.suffix == ".html" else place / PAGE_NAME
+    if page.with_suffix(".json").resolve() == bank.resolve():
+        raise BadInput(
+            f"the report {page} would write its numbers over the bank {bank}; give one of them"
+            " another name"
+        )
+    return page
 
 
 def write_report(numbers: Mapping[str, Any], page: Path) -> None:

@@ -109,7 +109,7 @@ class PlaceOptions:
         if self.report is None:
             return None
         need_matplotlib()
-        return check_place(self.report)
+        return check_place(self.report, self.out)
 
 
 @with_options
@@ -215,7 +215,7 @@ def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
     bank = made.bank
     return {
         "path": str(places.out),
-        "report": None if places.report is None else str(check_place(places.report)),
+        "report": None if places.report is None else str(check_place(places.report, places.out)),
         "num_prompts": bank.made_from.num_prompts,
         "recommended": bank.timing.recommended,
         "num_nodes": [tree.num_nodes for tree in bank.bank],
