@@ -41,6 +41,7 @@ from entmtp.scheduler.times import StepTimes
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment
 from entmtp.target.load import load_target
+from entmtp.trees import Tree
 
 LIMIT = 0.01
 """What issue 5 allows to lose"""
@@ -55,8 +56,9 @@ def main() -> int:
     for pair in arguments.source:
         kind, _, file = pair.partition("=")
         note(f"{kind}: {file}")
-        trace = trace_of(target, heads, file, arguments)
         bank = bank_of(target, heads, arguments.heads, kind)
+        wide = Tree.from_paths({*general.wide_tree.paths, *bank.wide_tree.paths})
+        trace = trace_of(target, heads, file, wide, arguments)
         sources[kind] = {"file": Path(file).name, "num_prompts": trace.num_rows}
         sources[kind] |= compared(trace, general, bank)
     content = {
@@ -99,11 +101,12 @@ def bank_of(target: TargetModel, heads: DraftHeads, name: str, kind: str | None)
 
 
 def trace_of(
-    target: TargetModel, heads: DraftHeads, file: str, arguments: argparse.Namespace
+    target: TargetModel, heads: DraftHeads, file: str, wide: Tree, arguments: argparse.Namespace
 ) -> RankTrace:
+    """What both banks' policies may want to know of the answers."""
     prompts = load_workload([file], arguments.limit)
     with tempfile.TemporaryDirectory() as folder:
-        config = TraceConfig(AnswerConfig(max_tokens=arguments.max_tokens))
+        config = TraceConfig(AnswerConfig(max_tokens=arguments.max_tokens), wide)
         return collect_trace(
             target, heads, prompts, Path(folder) / "trace.safetensors", config
         ).trace

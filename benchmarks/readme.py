@@ -170,23 +170,24 @@ def of_runtimes() -> str:
 
 
 def of_kinds() -> str:
-    """What the bank for all kinds loses to the one for the right kind, as each recommends."""
+    """What the bank for all kinds loses to the one for the right kind, by policy."""
+    policies = ("static", "throughput", "per-step")
     rows = [
-        "| heads | text | bank for all kinds | bank for this kind | lost (95 %) |",
-        "|---|---|---|---|---|",
+        "| heads | text | " + " | ".join(f"`{name}`" for name in policies) + " |",
+        "|---" * (2 + len(policies)) + "|",
     ]
     for heads in ("hydra", "medusa"):
-        content = read(f"kinds-{heads}.json")
-        for kind, source in content["sources"].items():
-            found = source["as_recommended"]
-            loss, low, high = (100 * found[name] for name in ("loss", "low", "high"))
-            rows.append(
-                f"| {heads} | {kind}: {source['num_prompts']} of {source['file']} |"
-                f" `{content['recommended']}`, {found['tokens_per_second']:.1f} |"
-                f" `{found['own']}`, {found['tokens_per_second_of_own']:.1f} |"
-                f" {loss:.1f} % [{low:.1f}, {high:.1f}] |"
-            )
+        for kind, source in read(f"kinds-{heads}.json")["sources"].items():
+            cells = [lost(source["policies"][name]) for name in policies]
+            text = f"{kind}: {source['num_prompts']} of {source['file']}"
+            rows.append(f"| {heads} | {text} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
+
+
+def lost(found: dict[str, float]) -> str:
+    loss, low, high = (100 * found[name] for name in ("loss", "low", "high"))
+    speeds = f"{found['tokens_per_second']:.0f} for {found['tokens_per_second_of_own']:.0f}"
+    return f"{speeds}, {loss:.1f} % [{low:.1f}, {high:.1f}]"
 
 
 def of_random_heads() -> str:

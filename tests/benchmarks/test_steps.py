@@ -47,8 +47,10 @@ def test_floor_measures_bandwidth_and_steps_together(
     flags += ["--repeats", "2", "--buffer-mebibytes", "1"]
     content = run_script(floor, flags, tmp_path / "floor.json", monkeypatch)
     [run] = content["runs"]
-    assert set(run["ratios"]) == set(run["is_within"]) == set(content["limits"])
-    assert all(len(times) == 2 for times in run["times"].values())
+    for condition in ("running", "behind_a_sweep"):
+        figures = run[condition]
+        assert set(figures["ratios"]) == set(figures["is_within"]) == set(content["limits"])
+        assert all(len(times) == 2 for times in figures["times"].values())
     rate = content["bandwidth"]["best_bytes_per_second"]
     assert run["floor_milliseconds"] == pytest.approx(1e3 * run["weight_bytes"] / rate)
 
