@@ -7,7 +7,8 @@ the bank is the shipped one, relabelled, which promises what trained heads reach
 Every prompt is answered plainly and by each policy in turn, with the first one rotating. A policy's
 ratio is of its tokens a second to plain decoding's in the same prompt, once over all tokens behind
 the first and once over those behind the 64th; reported are geometric means with 95 % intervals
-(Student's t of the logarithms). Be alone on the machine: five minutes.
+((Student's t of the logarithms). Be alone on the machine: five minutes. With `--write FOLDER` the
+random heads are only written, for a calibration of their own.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ WEIGHTS = "heads.safetensors"
 
 def main() -> int:
     arguments = parse()
+    if arguments.write is not None:
+        write_heads(arguments.write, arguments.seed)
+        return 0
     target = load_target("smollm2-135m", progress=note, runtime="auto")
     engines = engines_of(target, arguments.seed)
     prompts = load_workload(arguments.prompts, arguments.limit)
@@ -87,12 +91,16 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prompts", nargs="+", required=True)
+    parser.add_argument("--prompts", nargs="+", default=["packaged"])
     parser.add_argument("--limit", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write the heads there")
+    arguments = parser.parse_args()
+    if (arguments.out is None) == (arguments.write is None):
+        parser.error("give --out RESULT.json, or --write FOLDER")
+    return arguments
 
 
 def engines_of(target: Any, seed: int) -> dict[str, Engine]:
@@ -103,14 +111,19 @@ def engines_of(target: Any, seed: int) -> dict[str, Engine]:
     assert bank is not None, "there is no shipped bank for this runtime"
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "random"
-        shutil.copytree(shipped, folder, ignore=shutil.ignore_patterns("bank*"))
-        save_file(scrambled(load_file(folder / WEIGHTS), seed), folder / WEIGHTS)
+        write_heads(folder, seed)
         heads = load_heads(folder, target)
     foreign = replace(bank, made_for=made_for(target, heads))
     engines = {"plain": Engine(target)}
     for name in POLICIES:
         engines[name] = Engine(target, heads, policy_from_bank(name, foreign))
     return engines
+
+
+def write_heads(folder: Path, seed: int) -> None:
+    """The shipped Hydra heads as a folder of their own, with other weights and no banks."""
+    shutil.copytree(locate_heads("hydra"), folder, ignore=shutil.ignore_patterns("bank*"))
+    save_file(scrambled(load_file(folder / WEIGHTS), seed), folder / WEIGHTS)
 
 
 def scrambled(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
