@@ -53,6 +53,8 @@ def assert_is_fresh(cache: KVCache, row: int, model: PreTrainedModel, ids: list[
 def assert_heads_are_fresh(engine: Engine, row: int, ids: list[int], heads: DraftHeads) -> None:
     """The context to draft from, and the prefix layer's cache."""
     batch = engine._loop.batch
+    with torch.inference_mode():
+        batch._catch_up()  # heads see what plain steps keep when they draft again
     hidden = hidden_states(engine.target, torch.tensor([ids]))
     assert_close(batch._context[row], heads.context(hidden)[0, -1])
     if isinstance(heads, HydraHeads) and heads.prefix is not None:

@@ -102,6 +102,8 @@ class Changed:
     sampler: Sampler
     change: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
+    takes_largest = False
+
     def race(self, logits: torch.Tensor, positions: torch.Tensor, _: Past) -> torch.Tensor:
         return self.sampler.race(*self.change(logits, positions))
 
