@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every figure of the README, made anew. Usage: benchmarks/run.sh [FOLDER OF PROMPTS]
+# Every figure that readme.py writes, made anew. Usage: benchmarks/run.sh [FOLDER OF PROMPTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 data=${1:-../shared/data/eval}
@@ -23,4 +23,9 @@ eager=(--runtime eager --dtype bfloat16)
 .venv/bin/python benchmarks/runtime_steps.py --competitors 1 --out "$results/runtime-steps-busy.json"
 .venv/bin/python benchmarks/perplexity.py --texts "${files[@]}" --limit 120 \
     --out "$results/perplexity.json"
+kinds=(--source "code=${files[0]}" --source "maths=${files[1]}" --source "chat=${files[2]}")
+for heads in hydra medusa; do
+    .venv/bin/python benchmarks/kinds.py --heads "$heads" "${kinds[@]}" --out "$results/kinds-$heads.json"
+done
+.venv/bin/python benchmarks/random_heads.py --prompts "${files[@]}" --out "$results/random-heads.json"
 .venv/bin/python benchmarks/readme.py

@@ -53,6 +53,8 @@ def assert_is_fresh(cache: KVCache, row: int, model: PreTrainedModel, ids: list[
 def assert_heads_are_fresh(engine: Engine, row: int, ids: list[int], heads: DraftHeads) -> None:
     """The context to draft from, and the prefix layer's cache."""
     batch = engine._loop.batch
+    if batch._heads_cache is not None:
+        assert batch._heads_cache.lengths[row] + len(batch._unseen) == len(ids)
     with torch.inference_mode():
         batch._catch_up()  # heads see what plain steps keep when they draft again
     hidden = hidden_states(engine.target, torch.tensor([ids]))

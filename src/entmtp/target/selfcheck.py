@@ -21,10 +21,10 @@ _PROMPT_LENGTH = 13
 _TREE = Tree.from_paths([(0,), (1,), (2,), (0, 0), (1, 0), (1, 1), (1, 0, 0), (1, 1, 0)])
 _WINDOW = 6
 _KEPT_PATH = (1, 1, 0)  # not the first rows: `keep` must move some
-_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.4, "float16": 0.1, "int8": 1.0}
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.4, "float16": 0.1, "int8": 0.6}
 """Mean absolute difference of logits allowed, in standard deviations of the logits. For
-SmolLM2-135M rounding came to 4e-6, 0.14 and 0.02, and in int8, which random ids suit badly, to 0.15
-to 0.96 with twelve seeds; a mask that hides nothing, to 1.7 in each."""
+SmolLM2-135M rounding came to 4e-6, 0.14 and 0.02, and to 0.37 in int8; a mask that hides nothing,
+to 1.7 in each."""
 
 _OTHER_STEPS = "it attends, or makes logits, in a way of its own that entmtp does not know"
 _NO_TREES = "it ignores the tree mask or keeps state of its own"

@@ -28,6 +28,7 @@ _LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_LONG_ROW = 1024
 _MOVING_ROPES = ("dynamic", "longrope")
 
 
@@ -135,8 +136,7 @@ def pack_layer(layer: Any, num_threads: int) -> PackedLayer:
         None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
         num_threads,
     )
-    # Longer groups cost next to nothing here, and much where rows come from a norm.
-    span = 2 if mlp.down_proj.in_features % (2 * TILE_INPUTS) == 0 else 1
+    span = _down_span(mlp.down_proj.in_features)
     down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias, num_threads, span)
     parts = [layer.input_layernorm, layer.post_attention_layernorm]
     parts += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
@@ -144,6 +144,12 @@ def pack_layer(layer: Any, num_threads: int) -> PackedLayer:
     matrices = [query_key_value, output, gate_up, down]
     struct = Layer(*(one.struct for one in matrices), *(address(norm) for norm in norms))
     return PackedLayer(struct, [*matrices, *norms])
+
+
+def _down_span(width: int) -> int:
+    """Tiles of a group in front of an MLP's last product, where longer groups cost next to nothing;
+    they cost much where rows come from a norm, and short rows have nothing to save."""
+    return 2 if width >= _LONG_ROW and width % (2 * TILE_INPUTS) == 0 else 1
 
 
 @torch.inference_mode()
