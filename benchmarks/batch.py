@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--methods", default="plain,medusa-best,hydra-best")
     parser.add_argument("--prompts", nargs="+", default=["packaged"])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.max_tokens < 2 or arguments.rounds < 1:
