@@ -100,10 +100,12 @@ def overfit_heads(
     return heads.requires_grad_(False)
 
 
-def heads_by_heart(target: TargetModel, kind: str) -> DraftHeads:
-    """Heads that know what the target says after each token alone."""
+def heads_by_heart(
+    target: TargetModel, kind: str, speaker: TargetModel | None = None
+) -> DraftHeads:
+    """Heads that know what the target, or its like on another runtime, says after each token."""
     starts = range(target.vocab_size)
-    results = run(Engine(target), [([token], GenerationParams(40)) for token in starts])
+    results = run(Engine(speaker or target), [([token], GenerationParams(40)) for token in starts])
     texts = zip(starts, ids_of(results), strict=True)
     return overfit_heads(target, kind, tuple((token, *ids) for token, ids in texts))
 
