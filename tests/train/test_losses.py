@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from entmtp.train.arithmetic import multiplying_in
 from entmtp.train.losses import CHUNK, cross_entropy, mix_labels
 
 NUM, SIZE, ROWS, LABELS = 2 * CHUNK + 3, 6, 20, 5
@@ -59,3 +60,21 @@ def test_labels_mix_the_teacher_and_the_data() -> None:
     )
     assert ids.tolist() == [[4, 2, 2]]
     assert probs[0].tolist() == pytest.approx([0.6, 0.2, 0.2])
+
+
+def test_cross_entropy_in_bfloat16_is_a_rounding_away() -> None:
+    features, weight, bias, rows, probs = (
+        tensor.float() if tensor.is_floating_point() else tensor for tensor in problem()
+    )
+    exact, rounded = features.clone().requires_grad_(), features.clone().requires_grad_()
+    expected = cross_entropy(exact, weight, bias, rows, probs)
+    with multiplying_in("bfloat16", torch.device("cpu")):
+        found = cross_entropy(rounded, weight, bias, rows, probs)
+    assert found.dtype == torch.float32
+    assert found.item() != expected.item()  # it was in other arithmetic
+    assert found.item() == pytest.approx(expected.item(), rel=1e-2)
+    expected.backward()
+    found.backward()
+    assert exact.grad is not None
+    assert rounded.grad is not None
+    assert (rounded.grad - exact.grad).norm() < 0.02 * exact.grad.norm()

@@ -13,6 +13,7 @@ from typing import Any
 
 from entmtp.errors import BadInput
 from entmtp.heads import KINDS
+from entmtp.train.arithmetic import AUTO, DTYPES
 
 Range = tuple[Callable[[Any], bool], str]
 """Whether a value is right, and what is expected of it in words."""
@@ -22,6 +23,7 @@ CHOICES = {
     "kind": tuple(KINDS),
     "output": ("target", "own", "projected"),
     "prefix_start": ("target", "random"),
+    "arithmetic": (AUTO, *DTYPES),
 }
 _COUNT: Range = (lambda value: value >= 1, "1 or more")
 _COUNT_OR_NONE: Range = (lambda value: value >= 0, "0 or more")
@@ -96,6 +98,9 @@ class TrainConfig:
     patience: int = _option(0, "stop after so many validations without a rise; 0 = never")
     judge_nodes: int = _option(16, "the best checkpoint is the best with a tree of so many nodes")
     seed: int = _option(0, "order, dropout and starting weights")
+    arithmetic: str = _option(
+        AUTO, "of products: float32, bfloat16 (on units for it several times as fast), auto"
+    )
     num_threads: int = _option(0, "CPU threads; 0 = PyTorch's choice")
 
     def __post_init__(self) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from entmtp.train.arithmetic import current
+
 CHUNK = 256
 """Positions whose logits exist at one time: `[256, W]` float32 stays in the last-level cache."""
 
@@ -36,6 +38,8 @@ class FrozenCrossEntropy(torch.autograd.Function):
         rows: torch.Tensor,  # [N, C] long, -1 outside the draft vocabulary
         probs: torch.Tensor,  # [N, C]
     ) -> torch.Tensor:
+        dtype = current(features)
+        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         inside = probs * (rows >= 0)
         mass = inside.sum(1, keepdim=True)
         shares = inside / mass.clamp_min(1e-9)
@@ -44,11 +48,11 @@ class FrozenCrossEntropy(torch.autograd.Function):
         total = features.new_zeros(())
         for start in range(0, features.shape[0], CHUNK):
             part = slice(start, start + CHUNK)
-            predicted = linear(features[part], weight, bias).softmax(-1)
+            predicted = linear(features[part].to(dtype), weight, bias).to(probs).softmax(-1)
             found = predicted.gather(1, places[part]).clamp_min(1e-30)
             total -= (inside[part] * found.log()).sum()
             predicted.scatter_add_(1, places[part], -shares[part])
-            gradient[part] = (predicted @ weight) * mass[part]
+            gradient[part] = (predicted.to(dtype) @ weight) * mass[part]
         ctx.save_for_backward(gradient)
         return total
 
@@ -66,6 +70,7 @@ def cross_entropy(
     probs: torch.Tensor,  # [N, C]
 ) -> torch.Tensor:
     """Sum over positions of the cross-entropy against `probs` at `rows`, in nats."""
+    features = features.to(probs)
     if not weight.requires_grad:
         fused: Callable[..., torch.Tensor] = FrozenCrossEntropy.apply
         return fused(features, weight, bias, rows, probs)

@@ -150,8 +150,10 @@ def train_from_features(
     provenance = _provenance(target, heads, split, config, result)
     (places.out / CONFIG_NAME).unlink(missing_ok=True)  # a kill leaves no heads, not mixed ones
     save_heads(heads, places.out, target, provenance)
-    trees = _store_trees(heads, split, places.out, config)
-    write_card(places.out, target.name, heads.config, provenance, trees)
+    # As users will load them: rounded.
+    saved = bind_in_float(load_heads(places.out, target), target)
+    trees = _store_trees(saved, split, places.out, config)
+    write_card(places.out, target.name, saved.config, provenance, trees)
     return TrainedHeads(places.out, result, provenance)
 
 

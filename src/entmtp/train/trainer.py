@@ -24,6 +24,7 @@ import torch
 from entmtp.data.made_with import MadeWith
 from entmtp.errors import BadInput, EntmtpError
 from entmtp.heads import DraftHeads
+from entmtp.train.arithmetic import multiplying_in, resolve
 from entmtp.train.checkpoint import (
     Progress,
     load_checkpoint,
@@ -81,7 +82,12 @@ class Trainer:
         self.optimiser = make_optimiser(heads, config)
         self.plan = _plan(split.train, config)
         self.judging = judging_rows(split, config)
-        self.made_with = {**origin, **_made_with(self.plan, self.judging, heads, config)}
+        self.arithmetic = resolve(config.arithmetic, heads.device)
+        self.made_with = {
+            **origin,
+            **_made_with(self.plan, self.judging, heads, config),
+            "arithmetic": self.arithmetic,
+        }
         self.log = MetricsLog(folder / "metrics.jsonl")
 
     def run(
@@ -140,7 +146,8 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, len(self.plan), self.config)
         batch = load_batch(self.reader, self.plan[step], self.heads.device)
-        loss, means, num_positions = batch_loss(self.heads, batch, self.labels, self.config)
+        with multiplying_in(self.arithmetic, self.heads.device):
+            loss, means, num_positions = batch_loss(self.heads, batch, self.labels, self.config)
         value = loss.item()
         _check_finite("loss", value, step)
         self.optimiser.zero_grad(set_to_none=True)
