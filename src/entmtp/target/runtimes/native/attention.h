@@ -3,161 +3,68 @@
 // Knows: where keys and values lie. Does not know: weights, layers, who is accepted.
 //
 // A row's keys are, in the order of their positions, the committed ones and then the new rows that
-// it sees. Each score is one chain of products over the head's numbers, weights are added in 16
-// lanes by position, and values in the order of positions. None of that depends on which other rows
-// there are, or on whether a key is committed by now. So a tree's row has the bits of plain
-// decoding's row, at any length.
+// it sees. Numbers are in bfloat16 and sums in float32, in the order in which a product of tiles
+// adds (Intel's manual, TDPBF16PS; measured to be so): of every 32 numbers the even ones make one
+// chain of products and the odd ones another, and both are added to the sum so far. A score adds
+// over a head's numbers like that, a row's values over absolute positions. Without tiles the same is
+// done by vectors. None of it depends on which other rows there are, or on whether a key is
+// committed by now. So a tree's row has the bits of plain decoding's row, at any length.
 //
-// Committed keys lie in blocks of 16 positions, [D, 16] each, so that one vector holds 16 scores.
+// Committed keys lie in blocks of 16 positions, [D / 2, 16, 2] each, and values in pairs of
+// positions, [D, 2] each: as tiles and vectors take them.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include <immintrin.h>
 
+#include "chains.h"
 #include "vectors.h"
 
 namespace entmtp {
 
-constexpr int kLanes = 16;
-constexpr int kMostQueries = 32;  // of one call
-
 // The keys of one head of one sequence.
 struct Keys {
-  const Half* committed_keys;    // [C / 16, D, 16]
-  const Half* committed_values;  // [C, D]
-  int64_t length;                // committed
-  const Half* new_keys;          // [T / 16, D, 16]
-  const Half* new_values;        // [T, D]
+  const BFloat16* committed_keys;    // [C / 16, D / 2, 16, 2]
+  const BFloat16* committed_values;  // [C / 2, D, 2]
+  int64_t length;                    // committed
+  const BFloat16* new_keys;          // [T / 16, D / 2, 16, 2]
+  const BFloat16* new_values;        // [T, D]
   int64_t num_new;
-  int64_t size;                  // D, a multiple of 16
+  int64_t size;                      // D, a multiple of 16
+};
+
+inline void put_key(const BFloat16* key, int64_t size, BFloat16* keys, int64_t position) {
+  BFloat16* block = keys + position / kLanes * size * kLanes + 2 * (position % kLanes);
+  for (int64_t d = 0; d < size; d += 2)
+    std::memcpy(block + d * kLanes, key + d, 2 * sizeof(BFloat16));
+}
+
+inline void put_value(const BFloat16* value, int64_t size, BFloat16* values, int64_t position) {
+  BFloat16* pairs = values + position / 2 * 2 * size + position % 2;
+  for (int64_t d = 0; d < size; ++d) pairs[2 * d] = value[d];
+}
+
+// Some rows of one head, or one row of some heads.
+struct Queries {
+  RowsOfTile rows;                   // [count, D], scaled
+  int64_t count;                     // at most 16
+  const std::vector<int32_t>* seen;  // new rows that each sees, ascending: of each, or of all
+  bool is_one_row;
+  float* outputs;                    // [count, D], as far apart as `rows`
+  bool by_tiles;
+
+  const std::vector<int32_t>& seen_by(int64_t query) const { return seen[is_one_row ? 0 : query]; }
 };
 
 struct Scratch {
   std::vector<float> scores, fresh, sums, row;
+  std::vector<BFloat16> weights;
 };
-
-// Some rows of some heads that share keys.
-struct Queries {
-  int count;
-  const float* const* rows;                  // [count] of D numbers, scaled
-  const std::vector<int32_t>* const* seen;   // [count] new rows that each sees, ascending
-  float* const* outputs;                     // [count] of D numbers
-};
-
-constexpr int kAtOnce = 6;        // queries for which a vector of keys or values is loaded once
-constexpr int64_t kTile = 64;     // positions of values that stay in the nearest cache
-
-// Calls `work` with the number of queries, at most six, as a constant.
-template <class Work>
-inline void with_count(int count, Work work) {
-  switch (count) {
-    case 1: work(std::integral_constant<int, 1>()); break;
-    case 2: work(std::integral_constant<int, 2>()); break;
-    case 3: work(std::integral_constant<int, 3>()); break;
-    case 4: work(std::integral_constant<int, 4>()); break;
-    case 5: work(std::integral_constant<int, 5>()); break;
-    default: work(std::integral_constant<int, 6>());
-  }
-}
-
-// Scores of R queries with N blocks of 16 keys: [R, stride].
-template <int R, int N>
-inline void score_blocks(const float* const* queries, const Half* keys, int64_t size,
-                         float* scores, int64_t stride) {
-  __m512 sum[R][N];
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) sum[r][n] = _mm512_setzero_ps();
-  for (int64_t d = 0; d < size; ++d)
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) {
-      const __m512 key = load_halves(keys + (n * size + d) * kLanes);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; ++r)
-        sum[r][n] = _mm512_fmadd_ps(key, _mm512_set1_ps(queries[r][d]), sum[r][n]);
-    }
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) _mm512_storeu_ps(scores + r * stride + n * kLanes, sum[r][n]);
-}
-
-// Scores of all queries with `blocks` blocks of keys: [count, stride].
-inline void score_all(const Queries& queries, const Half* keys, int64_t blocks, int64_t size,
-                      float* scores, int64_t stride) {
-  for (int64_t b = 0; b < blocks;) {
-    const bool is_many = b + 4 <= blocks;
-    for (int q = 0; q < queries.count; q += kAtOnce)
-      with_count(queries.count - q, [&](auto count) {
-        const Half* from = keys + b * size * kLanes;
-        float* into = scores + q * stride + b * kLanes;
-        if (is_many)
-          score_blocks<count(), 4>(queries.rows + q, from, size, into, stride);
-        else
-          score_blocks<count(), 1>(queries.rows + q, from, size, into, stride);
-      });
-    b += is_many ? 4 : 1;
-  }
-}
-
-// Turns a row's scores into weights in place; their sum.
-inline float weigh(float* scores, int64_t count) {
-  const int64_t rest = count % kLanes, whole = count - rest;
-  const __mmask16 tail = static_cast<__mmask16>((1u << rest) - 1);
-  const __m512 lowest = _mm512_set1_ps(-INFINITY);
-  __m512 highest = lowest;
-  for (int64_t i = 0; i < whole; i += kLanes)
-    highest = _mm512_max_ps(highest, _mm512_loadu_ps(scores + i));
-  if (rest) highest = _mm512_max_ps(highest, _mm512_mask_loadu_ps(lowest, tail, scores + whole));
-  const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(highest));
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    const __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + i), top));
-    _mm512_storeu_ps(scores + i, weight);
-    sum = _mm512_add_ps(sum, weight);
-  }
-  if (rest) {
-    const __m512 given = _mm512_maskz_loadu_ps(tail, scores + whole);
-    const __m512 weight = _mm512_maskz_mov_ps(tail, exponential(_mm512_sub_ps(given, top)));
-    _mm512_mask_storeu_ps(scores + whole, tail, weight);
-    sum = _mm512_add_ps(sum, weight);
-  }
-  return _mm512_reduce_add_ps(sum);
-}
-
-// Adds `count` weighted values to sums of R queries, W vectors of 16 numbers: [R, size].
-template <int R, int W>
-inline void add_values(const Half* values, int64_t size, int64_t count, const float* weights,
-                       int64_t stride, float* sums) {
-  __m512 total[R][W];
-  for (int r = 0; r < R; ++r)
-    for (int w = 0; w < W; ++w) total[r][w] = _mm512_loadu_ps(sums + r * size + w * kLanes);
-  for (int64_t j = 0; j < count; ++j)
-#pragma GCC unroll 4
-    for (int w = 0; w < W; ++w) {
-      const __m512 value = load_halves(values + j * size + w * kLanes);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; ++r)
-        total[r][w] =
-            _mm512_fmadd_ps(value, _mm512_set1_ps(weights[r * stride + j]), total[r][w]);
-    }
-  for (int r = 0; r < R; ++r)
-    for (int w = 0; w < W; ++w) _mm512_storeu_ps(sums + r * size + w * kLanes, total[r][w]);
-}
-
-// The same for all numbers of R values' rows.
-template <int R>
-inline void add_rows(const Half* values, int64_t size, int64_t count, const float* weights,
-                     int64_t stride, float* sums) {
-  int64_t at = 0;
-  for (; at + 4 * kLanes <= size; at += 4 * kLanes)
-    add_values<R, 4>(values + at, size, count, weights, stride, sums + at);
-  for (; at < size; at += kLanes)
-    add_values<R, 1>(values + at, size, count, weights, stride, sums + at);
-}
 
 template <class T, class Allocator>
 inline T* room(std::vector<T, Allocator>& memory, int64_t size) {
@@ -165,41 +72,108 @@ inline T* room(std::vector<T, Allocator>& memory, int64_t size) {
   return memory.data();
 }
 
+// Turns a row's scores into weights `into`, with zeros up to a whole vector; their sum.
+inline float weigh(const float* scores, int64_t count, BFloat16* into) {
+  const int64_t rest = count % kLanes, whole = count - rest;
+  const __mmask16 tail = static_cast<__mmask16>((1 << rest) - 1);
+  const __m512 least = _mm512_set1_ps(-100.0f), lowest = _mm512_set1_ps(-INFINITY);
+  __m512 highest = _mm512_mask_loadu_ps(lowest, tail, scores + whole);
+  for (int64_t i = 0; i < whole; i += kLanes)
+    highest = _mm512_max_ps(highest, _mm512_loadu_ps(scores + i));
+  const __m512 log2_of_e = _mm512_set1_ps(1.44269504f);
+  const __m512 top = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(highest)), log2_of_e);
+  const auto weight_of = [&](__m512 part) {
+    const __m512 power = _mm512_fmsub_ps(part, log2_of_e, top);
+    return rounded(roughly_two_to(_mm512_max_ps(power, least)));
+  };
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const __m512 weight = weight_of(_mm512_loadu_ps(scores + i));
+    store_upper(into + i, weight);
+    sum = _mm512_add_ps(sum, weight);
+  }
+  if (rest) {
+    const __m512 given = _mm512_maskz_loadu_ps(tail, scores + whole);
+    const __m512 weight = _mm512_maskz_mov_ps(tail, weight_of(given));
+    store_upper(into + whole, weight);
+    sum = _mm512_add_ps(sum, weight);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+// Adds a row's weighted values from position `start` on, a multiple of 32, to W vectors of its sums.
+template <int W>
+inline void add_border(const Keys& keys, const std::vector<int32_t>& seen, const BFloat16* weights,
+                       int64_t start, int64_t d, float* sums) {
+  const int64_t size = keys.size, stop = keys.length + static_cast<int64_t>(seen.size());
+  const auto fresh = [&](int64_t position, int w) {  // those behind the last one are zero
+    const int64_t i = position - keys.length;
+    if (position >= stop) return _mm512_setzero_si512();
+    return load_halves(keys.new_values + seen[i] * size + d + w * kLanes);
+  };
+  for (; start < stop; start += kChain) {
+    Chains chains[W];
+    const auto add = [&](int64_t j, auto pair_of) {
+      const float first = float_of(weights[j]), second = float_of(weights[j + 1]);
+      for (int w = 0; w < W; ++w) chains[w].add(pair_of(w), first, second);
+    };
+    const auto committed = [&](int64_t j, int w) {
+      return _mm512_loadu_si512(keys.committed_values + j * size + 2 * (d + w * kLanes));
+    };
+    int64_t j = start;
+    const int64_t end = std::min(start + kChain, stop);
+    for (; j + 1 < keys.length && j < end; j += 2) add(j, [&](int w) { return committed(j, w); });
+    if (j < keys.length && j < end) {
+      add(j, [&](int w) {
+        const __m512i first = _mm512_and_si512(committed(j, w), _mm512_set1_epi32(0xffff));
+        return _mm512_or_si512(first, _mm512_slli_epi32(fresh(j + 1, w), 16));
+      });
+      j += 2;
+    }
+    for (; j < end; j += 2)
+      add(j, [&](int w) {
+        return _mm512_or_si512(fresh(j, w), _mm512_slli_epi32(fresh(j + 1, w), 16));
+      });
+    for (int w = 0; w < W; ++w) {
+      float* sum = sums + d + w * kLanes;
+      _mm512_storeu_ps(sum, chains[w].added_to(_mm512_loadu_ps(sum)));
+    }
+  }
+}
+
 inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
   const int64_t past = (keys.length + kLanes - 1) / kLanes;
   const int64_t fresh = (keys.num_new + kLanes - 1) / kLanes;
-  const int64_t stride = past * kLanes + keys.num_new, size = keys.size;
-  float* scores = room(scratch.scores, queries.count * stride + kLanes);
-  float* given = room(scratch.fresh, queries.count * fresh * kLanes);
-  float* sums = room(scratch.sums, queries.count * size);
-  score_all(queries, keys.committed_keys, past, size, scores, stride);
-  score_all(queries, keys.new_keys, fresh, size, given, fresh * kLanes);
-  float weights[kMostQueries];
-  for (int q = 0; q < queries.count; ++q) {
-    const auto& seen = *queries.seen[q];
+  const int64_t stride = (past + fresh + 1) * kLanes, size = keys.size;
+  const int64_t whole = keys.length / kChain * kChain;  // positions in whole chains
+  float* scores = room(scratch.scores, kMostRows * stride);
+  float* given = room(scratch.fresh, kMostRows * fresh * kLanes);
+  float* sums = room(scratch.sums, kMostRows * size);
+  BFloat16* weights = room(scratch.weights, kMostRows * stride);
+  const auto score = queries.by_tiles ? score_by_tiles : score_by_vectors;
+  const auto sum_values = queries.by_tiles ? sum_by_tiles : sum_by_vectors;
+  score(queries.rows, queries.count, keys.committed_keys, past, size, scores, stride);
+  score(queries.rows, queries.count, keys.new_keys, fresh, size, given, fresh * kLanes);
+  float totals[kMostRows];
+  for (int64_t q = 0; q < queries.count; ++q) {
+    const auto& seen = queries.seen_by(q);
     float* own = scores + q * stride;
     for (size_t i = 0; i < seen.size(); ++i)
       own[keys.length + i] = given[q * fresh * kLanes + seen[i]];
-    weights[q] = weigh(own, keys.length + static_cast<int64_t>(seen.size()));
+    totals[q] = weigh(own, keys.length + static_cast<int64_t>(seen.size()), weights + q * stride);
   }
-  std::memset(sums, 0, queries.count * size * sizeof(float));
-  for (int64_t start = 0; start < keys.length; start += kTile) {
-    const int64_t count = std::min(kTile, keys.length - start);
-    for (int q = 0; q < queries.count; q += kAtOnce)
-      with_count(queries.count - q, [&](auto number) {
-        add_rows<number()>(keys.committed_values + start * size, size, count,
-                           scores + q * stride + start, stride, sums + q * size);
-      });
-  }
-  for (int q = 0; q < queries.count; ++q) {
-    const auto& seen = *queries.seen[q];
-    const float* own = scores + q * stride + keys.length;
-    for (size_t i = 0; i < seen.size(); ++i)
-      add_rows<1>(keys.new_values + seen[i] * size, size, 1, own + i, stride, sums + q * size);
-    const __m512 sum = _mm512_set1_ps(weights[q]);
+  sum_values({weights, stride}, queries.count, keys.committed_values, whole, size, sums);
+  for (int64_t q = 0; q < queries.count; ++q) {
+    const auto& seen = queries.seen_by(q);
+    int64_t at = 0;
+    for (; at + 4 * kLanes <= size; at += 4 * kLanes)
+      add_border<4>(keys, seen, weights + q * stride, whole, at, sums + q * size);
+    for (; at < size; at += kLanes)
+      add_border<1>(keys, seen, weights + q * stride, whole, at, sums + q * size);
+    const __m512 total = _mm512_set1_ps(totals[q]);
     for (int64_t d = 0; d < size; d += kLanes)
-      _mm512_storeu_ps(queries.outputs[q] + d,
-                       _mm512_div_ps(_mm512_loadu_ps(sums + q * size + d), sum));
+      _mm512_storeu_ps(queries.outputs + q * queries.rows.stride + d,
+                       _mm512_div_ps(_mm512_loadu_ps(sums + q * size + d), total));
   }
 }
 

@@ -3,9 +3,9 @@
 Knows: how rows lie in memory, and which of the latest forward's are kept. Does not know: trees,
 tokens, how attention uses them.
 
-Keys of 16 positions lie together, `[D, 16]`, so that one vector holds a number of each. A block
-takes the memory of 16 rows, so the tensors have the shapes of any other cache; but rows can be
-moved by whole blocks only.
+Keys of 16 positions lie together, `[D / 2, 16, 2]`, and values of two, `[D, 2]`, as products of
+tiles take them. A block of keys takes the memory of 16 rows, so the tensors have the shapes of any
+other cache; but rows can be moved by whole blocks only.
 
 Dimension key: B batch · T new rows · C capacity · N key/value heads · D head size · L layers.
 """
@@ -28,8 +28,8 @@ class NativeCache(LateCache):
 
     @classmethod
     def of(cls, layout: Sequence[LayerShape], batch_size: int) -> NativeCache:
-        """Room for one block; it grows with what is committed. Numbers are in half precision."""
-        dtype, device = torch.float16, torch.device("cpu")
+        """Room for one block; it grows with what is committed. Numbers are in bfloat16."""
+        dtype, device = torch.bfloat16, torch.device("cpu")
         return cls.allocate(layout, batch_size, BLOCK, dtype=dtype, device=device)
 
     def view(self, start: int, stop: int) -> NativeCache:
@@ -40,7 +40,10 @@ class NativeCache(LateCache):
 
     @property
     def memory_of_all(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys `[L, *, N, C / 16, D, 16]` in the shape `[L, *, N, C, D]`, and values in that."""
+        """Keys as they lie in blocks and values as in pairs, both in the shape `[L, *, N, C, D]`.
+
+        As the kernels see them: `[L, *, N, C / 16, D / 2, 16, 2]` and `[L, *, N, C / 2, D, 2]`.
+        """
         (store,) = self._allocation.stores.values()
         return store.keys, store.values
 
@@ -53,7 +56,7 @@ class NativeCache(LateCache):
         lengths, first = self.lengths, self._rows.start
         self._fit(max(n + count for n, count in zip(lengths, counts, strict=True)))
         ((new_keys, new_values),) = self._offered
-        assert new_keys.dtype == torch.float16, "memory is copied as it lies"
+        assert new_keys.dtype == torch.bfloat16, "memory is copied as it lies"
         num_layers, batch, num_heads, num_rows, size = new_keys.shape
         keys, values = self.memory_of_all
         chosen = [range(count) for count in counts] if slots is None else slots.tolist()

@@ -46,17 +46,16 @@ struct Step {
   const float* cosines;       // [P, rotary size / 2]
   const float* sines;         // likewise
   const int64_t* lengths;     // [B]
-  const Half* keys;           // [L, *, K, C / 16, D, 16]
-  const Half* values;         // [L, *, K, C, D]
+  const BFloat16* keys;       // [L, *, K, C / 16, D / 2, 16, 2]
+  const BFloat16* values;     // [L, *, K, C / 2, D, 2]
   const int64_t* places;      // [B] of sequences in the cache
-  Half* new_keys;             // [L, B, K, T, D]
-  Half* new_values;           // [L, B, K, T, D]
+  BFloat16* new_keys;         // [L, B, K, T, D]
+  BFloat16* new_values;       // [L, B, K, T, D]
   int64_t num_sequences, num_rows, num_places, capacity;
 };
 
 }  // extern "C"
 
-constexpr int64_t kHeadRows = 4;     // rows of one task of attention
 constexpr int64_t kLayerStages = 8;  // calls of `share` in one layer
 
 // One forward of a body.
@@ -70,7 +69,7 @@ class Forward {
     const int64_t widest = std::max(body.hidden_size, query_size_);
     work.rows.fit(num_rows_, widest);
     work.inner.fit(num_rows_, body.inner_size);
-    room(work.queries, num_rows_ * query_size_);
+    room(work.queries, (num_rows_ + kMostRows) * query_size_);  // tiles read behind the last
     room(work.attended, num_rows_ * query_size_);
     room(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
     work.scratch.resize(team.size());
@@ -79,6 +78,7 @@ class Forward {
 
   void run() {
     team_.run(num_stages(), [this](Worker& self) {
+      TinyIsZero tiny;
       Tiles tiles(num_rows_);
       for (int64_t index = 0; index < body_.num_layers; ++index) layer(self, index);
       team_.share(self, num_rows_, 1, [&](int64_t row) {
@@ -155,8 +155,7 @@ class Forward {
   void place_head(const Layer& layer, int64_t index, int64_t head, int64_t row, float* given) {
     const int64_t size = body_.head_size, kv_head = head - body_.num_heads;
     if (kv_head >= body_.num_kv_heads) {
-      Half* value = new_row(step_.new_values, index, row, kv_head - body_.num_kv_heads);
-      for (int64_t d = 0; d < size; d += 16) store_halves(value + d, _mm512_loadu_ps(given + d));
+      put_rounded(given, 1, new_row(step_.new_values, index, row, kv_head - body_.num_kv_heads));
       return;
     }
     const bool is_query = head < body_.num_heads;
@@ -165,15 +164,18 @@ class Forward {
     const int64_t place = step_.positions[row] * (body_.rotary_size / 2);
     rotate(given, step_.cosines + place, step_.sines + place, body_.rotary_size);
     if (is_query) {
-      float* query = work_.queries.data() + row * query_size_ + head * size;
-      for (int64_t d = 0; d < size; ++d) query[d] = given[d] * body_.scale;
+      put_rounded(given, body_.scale, work_.queries.data() + row * query_size_ + head * size);
       return;
     }
-    Half* key = new_row(step_.new_keys, index, row, kv_head);
-    for (int64_t d = 0; d < size; d += 16) store_halves(key + d, _mm512_loadu_ps(given + d));
-    const int64_t slot = row % step_.num_rows;
-    Half* block = key_blocks(row / step_.num_rows, kv_head) + slot / kLanes * size * kLanes;
-    for (int64_t d = 0; d < size; ++d) block[d * kLanes + slot % kLanes] = key[d];
+    BFloat16* key = new_row(step_.new_keys, index, row, kv_head);
+    put_rounded(given, 1, key);
+    put_key(key, size, key_blocks(row / step_.num_rows, kv_head), row % step_.num_rows);
+  }
+
+  void put_rounded(const float* given, float factor, BFloat16* into) const {
+    for (int64_t d = 0; d < body_.head_size; d += kLanes)
+      store_upper(into + d, rounded(_mm512_mul_ps(_mm512_loadu_ps(given + d),
+                                                  _mm512_set1_ps(factor))));
   }
 
   // A task is a group of the inner numbers, so that the thread that has them all can quantise them.
@@ -193,60 +195,68 @@ class Forward {
     });
   }
 
-  Half* new_row(Half* memory, int64_t index, int64_t row, int64_t kv_head) const {
+  BFloat16* new_row(BFloat16* memory, int64_t index, int64_t row, int64_t kv_head) const {
     const int64_t sequence = row / step_.num_rows, slot = row % step_.num_rows;
     const int64_t head = (index * step_.num_sequences + sequence) * body_.num_kv_heads + kv_head;
     return memory + (head * step_.num_rows + slot) * body_.head_size;
   }
 
-  Half* key_blocks(int64_t sequence, int64_t kv_head) const {
+  BFloat16* key_blocks(int64_t sequence, int64_t kv_head) const {
     return work_.keys.data() + (sequence * body_.num_kv_heads + kv_head) * key_blocks_ *
                                    body_.head_size * kLanes;
   }
 
-  // A task is some rows of one query head, or of all heads that share keys: what is done sooner.
-  // The time of a task is about that of its queries and one more, which is for loading keys.
+  // A task is some rows of all heads that share keys, so that those are read once. What would be
+  // left over for a part of the team is shared head by head.
   void attention(Worker& self, int64_t index) {
-    const int64_t group = body_.num_heads / body_.num_kv_heads;
-    const int64_t rows = std::min(kHeadRows, step_.num_rows);
-    const int64_t portions = (step_.num_rows + kHeadRows - 1) / kHeadRows;
-    const auto time = [&](int64_t heads) {
-      const int64_t tasks = step_.num_sequences * body_.num_heads / heads * portions;
-      return (tasks + team_.size() - 1) / team_.size() * (heads * rows + 1);
-    };
-    const bool is_grouped = group * rows <= kMostQueries && time(group) < time(1);
-    const int64_t together = is_grouped ? group : 1, units = body_.num_heads / together;
-    team_.share(self, step_.num_sequences * units * portions, 1, [&](int64_t task) {
-      const int64_t first = task % portions * kHeadRows, unit = task / portions % units;
-      attend_rows(self, index, task / portions / units, unit * together, together, first);
+    const int64_t heads = body_.num_heads / body_.num_kv_heads;
+    const int64_t portions = (step_.num_rows + kMostRows - 1) / kMostRows;
+    const int64_t groups = step_.num_sequences * portions * body_.num_kv_heads;
+    const int64_t whole = groups / team_.size() * team_.size();
+    team_.share(self, whole + (groups - whole) * heads, 1, [&](int64_t task) {
+      const bool is_whole = task < whole;
+      const int64_t group = is_whole ? task : whole + (task - whole) / heads;
+      const int64_t kv_head = group % body_.num_kv_heads, portion = group / body_.num_kv_heads;
+      const int64_t head = kv_head * heads + (is_whole ? 0 : (task - whole) % heads);
+      attend_portion(self, index, portion / portions, portion % portions * kMostRows, head,
+                     is_whole ? heads : 1);
     });
   }
 
-  void attend_rows(Worker& self, int64_t index, int64_t sequence, int64_t first_head,
-                   int64_t num_heads, int64_t first) {
-    const int64_t size = body_.head_size;
-    const int64_t kv_head = first_head / (body_.num_heads / body_.num_kv_heads);
+  // Few rows are sooner done by vectors, for all heads at once.
+  void attend_portion(Worker& self, int64_t index, int64_t sequence, int64_t first, int64_t head,
+                      int64_t num_heads) {
+    const Keys keys = keys_of(index, sequence, head / (body_.num_heads / body_.num_kv_heads));
+    const int64_t size = body_.head_size, count = std::min(kMostRows, step_.num_rows - first);
+    const int64_t row = sequence * step_.num_rows + first;
+    const auto attend_some = [&](int64_t row, int64_t head, int64_t stride, int64_t count,
+                                 bool by_tiles) {
+      const int64_t at = row * query_size_ + head * size;
+      attend(keys,
+             Queries{RowsOfTile{work_.queries.data() + at, stride}, count, &work_.seen[row],
+                     stride == size, work_.attended.data() + at, by_tiles},
+             work_.scratch[self.id]);
+    };
+    if (num_rows_ > kFewRows && tiles_take(size)) {
+      for (int64_t i = 0; i < num_heads; ++i)
+        attend_some(row, head + i, query_size_, count, true);
+    } else {
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t i = 0; i < num_heads; i += kMostRows)
+          attend_some(row + r, head + i, size, std::min(kMostRows, num_heads - i), false);
+    }
+  }
+
+  Keys keys_of(int64_t index, int64_t sequence, int64_t kv_head) const {
     const int64_t lane = (index * step_.num_places + step_.places[sequence]) * body_.num_kv_heads;
-    const int64_t start = (lane + kv_head) * step_.capacity * size;
-    const Keys keys{step_.keys + start,
-                    step_.values + start,
-                    step_.lengths[sequence],
-                    key_blocks(sequence, kv_head),
-                    new_row(step_.new_values, index, sequence * step_.num_rows, kv_head),
-                    step_.num_rows,
-                    size};
-    const float* queries[kMostQueries];
-    const std::vector<int32_t>* seen[kMostQueries];
-    float* outputs[kMostQueries];
-    int count = 0;
-    for (int64_t head = first_head; head < first_head + num_heads; ++head)
-      for (int64_t slot = first; slot < std::min(first + kHeadRows, step_.num_rows); ++slot) {
-        const int64_t row = sequence * step_.num_rows + slot;
-        queries[count] = work_.queries.data() + row * query_size_ + head * size;
-        seen[count] = &work_.seen[row];
-        outputs[count++] = work_.attended.data() + row * query_size_ + head * size;
-      }
-    attend(keys, Queries{count, queries, seen, outputs}, work_.scratch[self.id]);
+    const int64_t start = (lane + kv_head) * step_.capacity * body_.head_size;
+    return Keys{step_.keys + start,
+                step_.values + start,
+                step_.lengths[sequence],
+                key_blocks(sequence, kv_head),
+                new_row(step_.new_values, index, sequence * step_.num_rows, kv_head),
+                step_.num_rows,
+                body_.head_size};
   }
 
   const Body& body_;

@@ -55,7 +55,7 @@ class PackedDecoder:
         keys, values = cache.memory_of_all
         cosines, sines = self._rotary(max(lengths) + rows)
         shape = self._packed.struct.num_layers, batch, self._shape.num_kv_heads, rows
-        new_keys = torch.empty(*shape, self._shape.key_dim, dtype=torch.float16)
+        new_keys = torch.empty(*shape, self._shape.key_dim, dtype=torch.bfloat16)
         new_values = torch.empty_like(new_keys)
         step = Step(
             hidden=address(hidden),

@@ -107,10 +107,10 @@ void entmtp_fill(const Draft* draft, int num_threads) {
 }
 
 // Copy accepted rows `slots` of sequence `sequence` behind the committed ones.
-void entmtp_commit(const Half* new_keys, const Half* new_values, int64_t num_layers,
+void entmtp_commit(const BFloat16* new_keys, const BFloat16* new_values, int64_t num_layers,
                    int64_t num_sequences, int64_t sequence, int64_t num_kv_heads, int64_t num_rows,
-                   int64_t head_size, const int64_t* slots, int64_t count, Half* keys,
-                   Half* values, int64_t num_places, int64_t place, int64_t capacity,
+                   int64_t head_size, const int64_t* slots, int64_t count, BFloat16* keys,
+                   BFloat16* values, int64_t num_places, int64_t place, int64_t capacity,
                    int64_t length) {
   for (int64_t layer = 0; layer < num_layers; ++layer)
     for (int64_t head = 0; head < num_kv_heads; ++head) {
@@ -119,12 +119,8 @@ void entmtp_commit(const Half* new_keys, const Half* new_values, int64_t num_lay
       const int64_t lane = (layer * num_places + place) * num_kv_heads + head;
       const int64_t to = lane * capacity * head_size;
       for (int64_t i = 0; i < count; ++i) {
-        const int64_t position = length + i;
-        const Half* key = new_keys + from + slots[i] * head_size;
-        Half* block = keys + to + position / kLanes * head_size * kLanes + position % kLanes;
-        for (int64_t d = 0; d < head_size; ++d) block[d * kLanes] = key[d];
-        std::memcpy(values + to + position * head_size, new_values + from + slots[i] * head_size,
-                    head_size * sizeof(Half));
+        put_key(new_keys + from + slots[i] * head_size, head_size, keys + to, length + i);
+        put_value(new_values + from + slots[i] * head_size, head_size, values + to, length + i);
       }
     }
 }

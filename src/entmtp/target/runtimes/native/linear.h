@@ -21,6 +21,8 @@
 
 #include <immintrin.h>
 
+#include "vectors.h"
+
 namespace entmtp {
 
 constexpr int kTileInputs = 64;
@@ -49,8 +51,6 @@ struct Matrix {
   int64_t blocks() const { return (num_outputs + kBlock - 1) / kBlock; }
 };
 
-using BFloat16 = uint16_t;
-
 inline int64_t scale_bytes(const Grouping& grouping) {
   const int64_t bytes = grouping.groups() * kBlock * sizeof(BFloat16);
   return (bytes + kLine - 1) / kLine * kLine;
@@ -71,13 +71,6 @@ struct Block {
     tiles = start + scale_bytes(grouping);
   }
 };
-
-inline float float_of(BFloat16 number) {
-  const uint32_t bits = static_cast<uint32_t>(number) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 
 // The next number that is not smaller: with it as a scale nothing is cut off.
 inline BFloat16 round_up(float value) {
@@ -169,9 +162,7 @@ inline __m512 add_group(__m512 total, __m512i sum, __m512 scales, float scale) {
 }
 
 inline __m512 scales_of(const Block& block, int64_t group) {
-  const auto* halves = reinterpret_cast<const __m256i*>(block.scales + group * kBlock);
-  const __m512i numbers = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(numbers, 16));
+  return load_floats(block.scales + group * kBlock);
 }
 
 // Up to four rows, by dot products of four bytes: `out` is [R, stride].
@@ -208,9 +199,9 @@ inline void multiply_few(const Block& block, const Rows& rows, int64_t first, fl
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * stride, total[r]);
 }
 
-#ifdef __AMX_INT8__
 constexpr int kFewRows = 2;  // with more, tiles are faster
 
+#ifdef __AMX_INT8__
 // Tile registers of 64 bytes' width for the thread that holds this: 0 to 4 as high as there are
 // rows (0 to 3 for sums, 4 for rows), and 5 and 6 for weights.
 class Tiles {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include <immintrin.h>
 
@@ -29,20 +30,47 @@ inline __m512 exponential(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-// A number of a cache: half precision. Arithmetic is on floats.
-using Half = uint16_t;
-
-inline __m512 load_halves(const Half* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+// 2^x for numbers from -100 up: 2^n times the first terms of a series, one part in 10^4 off.
+inline __m512 roughly_two_to(__m512 x) {
+  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_set1_ps(9.6181291e-3f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, n);
 }
 
-// To the nearest; what is too large becomes the largest.
-inline void store_halves(Half* into, __m512 numbers) {
-  const __m512 largest = _mm512_set1_ps(65504.0f);
-  numbers = _mm512_min_ps(numbers, largest);
-  numbers = _mm512_max_ps(numbers, _mm512_sub_ps(_mm512_setzero_ps(), largest));
+// The upper half of a float's bits: what caches hold, and scales of weights. Sums are of floats.
+using BFloat16 = uint16_t;
+
+inline float float_of(BFloat16 number) {
+  const uint32_t bits = static_cast<uint32_t>(number) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Sixteen of them, each in the lower half of a lane.
+inline __m512i load_halves(const BFloat16* from) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+inline __m512 load_floats(const BFloat16* from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(load_halves(from), 16));
+}
+
+// To the nearest that a bfloat16 holds; a half goes up in size.
+inline __m512 rounded(__m512 numbers) {
+  const __m512i up = _mm512_add_epi32(_mm512_castps_si512(numbers), _mm512_set1_epi32(0x8000));
+  return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32(0xffff0000)));
+}
+
+inline void store_upper(BFloat16* into, __m512 numbers) {
+  const __m512i bits = _mm512_castps_si512(numbers);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(into),
-                      _mm512_cvtps_ph(numbers, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
 
 // x / rms(x) * weight; `into` may be `row`.

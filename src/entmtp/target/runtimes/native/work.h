@@ -48,8 +48,8 @@ struct RowMemory {
 
 struct Workspace {
   RowMemory rows, inner;                                 // `inner`: between two products
-  std::vector<float> queries, attended;                  // of a layer
-  std::vector<Half> keys;                                // likewise
+  std::vector<BFloat16> queries, keys;                   // of a layer
+  std::vector<float> attended;                           // likewise
   std::vector<float> state, rows_in, logits, log_probs;  // of draft heads
   std::vector<int64_t> ids;                              // likewise
   std::vector<std::vector<int32_t>> seen;                // [R] new rows that each sees, ascending
