@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from entmtp.data.cache import silent
+from entmtp.decode.noise import gumbel_noise
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel, load
 from entmtp.target.masks import causal_among
@@ -134,6 +135,20 @@ def test_root_signals_are_those_of_the_distribution(size: int) -> None:
     signals = target.root_signals(logits)
     assert torch.allclose(signals, root_signals(logits), rtol=1e-5, atol=1e-5)
     assert torch.equal(target.root_signals(logits[1:2]), signals[1:2])
+
+
+def test_noise_is_that_of_the_definition() -> None:
+    noise = on_native().gumbel_noise
+    assert noise is not None
+    seeds, positions = torch.tensor([0, 42, 2**63 - 1]), torch.tensor([0, 7, 100_000])
+    for size in (1, 5, 16, 49_152, 100_003):
+        found, expected = noise(seeds, positions, size), gumbel_noise(seeds, positions, size)
+        assert torch.allclose(found, expected, rtol=2e-6, atol=2e-6)
+        assert torch.equal(found, noise(seeds, positions, 100_003)[:, :size])
+    many = torch.arange(200)
+    found, expected = noise(many, many, 50_000), gumbel_noise(many, many, 50_000)
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+    assert (found - expected).abs().max() < 1e-5  # the smallest, of uniforms next to 1, among them
 
 
 def test_rows_of_zeros_and_of_large_numbers() -> None:

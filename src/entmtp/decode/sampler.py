@@ -8,7 +8,7 @@ Dimension key: B sequences · N nodes of each · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -18,6 +18,9 @@ from entmtp.decode.noise import gumbel_noise
 from entmtp.decode.processors import make_processor
 from entmtp.decode.sampling import Sampling
 
+Noise = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""`(seeds [B], positions [B], V) -> [B, V]`, as `gumbel_noise` is."""
+
 
 class Sampler:
     """Chooses a token for each row of a batch, row b as `rows[b]` says.
@@ -25,9 +28,13 @@ class Sampler:
     A batch of greedy rows without processors pays for an argmax and nothing else.
     """
 
-    def __init__(self, rows: Sequence[Sampling], device: torch.device) -> None:
+    def __init__(
+        self, rows: Sequence[Sampling], device: torch.device, noise: Noise | None = None
+    ) -> None:
+        """`noise`: a runtime's faster way to `gumbel_noise`."""
         is_drawn = [not row.is_greedy for row in rows]
         assert all(row.seed is not None for row in rows if not row.is_greedy), "seeds come first"
+        self._noise = noise or gumbel_noise
         self._process = make_processor(rows, device)
         self._warp = make_warper(rows, device) if any(is_drawn) else None
         self._seeds = torch.tensor([row.seed or 0 for row in rows], device=device)
@@ -92,7 +99,7 @@ class Sampler:
     def _with_noise(self, scores: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         if self._warp is None:
             return scores
-        noise = gumbel_noise(self._seeds, positions, scores.shape[-1])
+        noise = self._noise(self._seeds, positions, scores.shape[-1])
         if not self._are_all_drawn:
             noise = noise.masked_fill(self.is_greedy[:, None], 0.0)
         return scores + noise

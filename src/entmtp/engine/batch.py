@@ -121,7 +121,7 @@ class Batch:
                 context = self._heads.observe(self._seen(hidden), heads_view, [hidden.shape[1]])
         joined = Row(choosing, Record.of(prompt_ids))
         logits = self._target.logits(hidden[:, -1])
-        first = first_token(joined, logits, reads_root, self._target.root_signals)
+        first = first_token(joined, logits, reads_root, self._target)
         self._rows.append(joined)
         if self._heads is not None:
             running = () if self._context is None else (self._context,)
@@ -269,7 +269,8 @@ class Batch:
     def _regroup(self) -> None:
         """Rebuild what depends on who is running."""
         asked = [row.choosing for row in self._rows]
-        self._sampler = Sampler([one.sampling for one in asked], self._device)
+        samplings, noise = [one.sampling for one in asked], self._target.gumbel_noise
+        self._sampler = Sampler(samplings, self._device, noise)
         wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
         self._num_logprobs = max(wanted, default=None)
 

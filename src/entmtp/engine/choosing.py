@@ -20,11 +20,11 @@ from entmtp.decode import (
     RootSignals,
     Sampler,
     Sampling,
-    Signals,
     TokenLogprob,
     copy_to_host,
     logprobs_of,
 )
+from entmtp.target import TargetModel
 
 
 class Choosing(NamedTuple):
@@ -60,14 +60,15 @@ def first_token(
     row: Row,
     logits: torch.Tensor,  # [1, V]
     reads_root: bool,
-    signals: Signals,
+    target: TargetModel,
 ) -> FirstToken:
     """The token behind the prompt, given the logits there; it is put on record."""
     device, most = logits.device, row.choosing.num_logprobs
-    sampler = Sampler([row.choosing.sampling], device)
+    sampler = Sampler([row.choosing.sampling], device, target.gumbel_noise)
     position = torch.tensor([row.record.num_prompt], device=device)
     token = sampler(logits, position, Past(history_of(sampler, [row], device), ()))
-    [[token_id]], [root] = copy_to_host((token[:, None],), logits if reads_root else None, signals)
+    read = logits if reads_root else None
+    [[token_id]], [root] = copy_to_host((token[:, None],), read, target.root_signals)
     row.record.ids.append(token_id)
     if most is None:
         return FirstToken(token_id, root, None)

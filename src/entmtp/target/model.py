@@ -8,7 +8,7 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -265,6 +265,14 @@ class TargetModel(Readiness):
     def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
         """Top-1 probability and entropy in nats, `[B, 2]` float32, of logits `[B, V]`."""
         return root_signals(logits)
+
+    @property
+    def gumbel_noise(self) -> Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor] | None:
+        """`(seeds [B], positions [B], V) -> [B, V]`: the draw's keyed noise, up to rounding.
+
+        None where a runtime has nothing faster than the definition (`decode/noise.py`).
+        """
+        return None
 
     def prefill(self, ids: torch.Tensor, cache: KVCache | PlainCache) -> Iterator[torch.Tensor]:
         """Commit prompt ids `[1, P]` of the only sequence of `cache`; yields hidden `[1, A, H]`.

@@ -18,6 +18,7 @@
 #include "decoder.h"
 #include "draft.h"
 #include "linear.h"
+#include "noise.h"
 #include "team.h"
 #include "work.h"
 
@@ -100,6 +101,22 @@ void entmtp_root_signals(const float* logits, int64_t num_rows, int64_t size, fl
     out[2 * row] = 1 / all.total;
     out[2 * row + 1] = std::max(0.0f, std::log(all.total) - all.weighted / all.total);
   }
+}
+
+// Gumbel noise `[R, V]` of rows' seeds and positions.
+void entmtp_noise(const int64_t* seeds, const int64_t* positions, int64_t num_rows, int64_t size,
+                  float* out, int num_threads) {
+  constexpr int64_t kPart = 4096;
+  const int64_t parts = (size + kPart - 1) / kPart;
+  Team& team = team_of(num_threads);
+  team.run(1, [&](Worker& self) {
+    team.share(self, num_rows * parts, 1, [&](int64_t task) {
+      const int64_t row = task / parts, start = task % parts * kPart;
+      const uint64_t key = mixed(mixed(seeds[row] + kGolden) + positions[row] * kGolden);
+      for (int64_t i = start; i < std::min(start + kPart, size); i += 16)
+        make_noise(key, i, std::min<int64_t>(16, size - i), out + row * size + i);
+    });
+  });
 }
 
 void entmtp_fill(const Draft* draft, int num_threads) {

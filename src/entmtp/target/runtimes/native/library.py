@@ -193,7 +193,8 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
     library.entmtp_fill.argtypes = [POINTER(Draft), c_int]
     library.entmtp_root_signals.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
-    for name in ("pack", "forward", "linear", "root_signals", "fill", "commit"):
+    library.entmtp_noise.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int]
+    for name in ("pack", "forward", "linear", "root_signals", "noise", "fill", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 

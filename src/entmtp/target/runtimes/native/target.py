@@ -11,6 +11,7 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -105,6 +106,18 @@ class NativeTarget(TargetModel):
             address(logits), *logits.shape, address(signals), self._num_threads
         )
         return signals
+
+    @property
+    def gumbel_noise(self) -> Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]:
+        return self._noise
+
+    def _noise(self, seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        seeds, positions = seeds.contiguous(), positions.contiguous()
+        noise = torch.empty(len(seeds), vocab_size)
+        kernels().entmtp_noise(
+            address(seeds), address(positions), *noise.shape, address(noise), self._num_threads
+        )
+        return noise
 
 
 def _check_mark(target: TargetModel) -> Path:
