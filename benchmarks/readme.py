@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 from typing import Any
+
+from entmtp.measure.statistics import geometric_mean_interval
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -25,6 +28,14 @@ NAMES = {
     "entmtp-per-step": "Hydra++, `per-step`",
 }
 
+PAPER = {
+    "hydra-default": ("Hydra, Medusa's tree of 63", "1.14x, -, 1.08x"),
+    "medusa-default": ("Medusa, the same tree", "up to 1.36x"),
+    "plain": ("plain decoding", "3.26x, 3.13x, 3.47x"),
+    "hydra-best": ("the best static tree (EntMTP\\*)", "1.005x to 1.021x"),
+}
+"""What EntMTP-tau is compared with, and what arXiv 2606.27550 tells of it"""
+
 
 def main() -> None:
     for page in pages():
@@ -37,7 +48,12 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "README.md": {"table": speed_table, "figures": figures},
         "docs/runtimes.md": {"steps": of_runtimes},
-        "docs/scheduler.md": {"methods": of_methods, "kinds": of_kinds, "random": of_random_heads},
+        "docs/scheduler.md": {
+            "methods": of_methods,
+            "paper": beside_the_paper,
+            "kinds": of_kinds,
+            "random": of_random_heads,
+        },
     }
 
 
@@ -143,6 +159,35 @@ def by_source(content: dict[str, Any], method: dict[str, Any]) -> list[str]:
         (own,) = (one for one in source["methods"] if one["name"] == method["name"])
         speedups.append(f"{own['speedup']:.2f}x")
     return speedups
+
+
+def beside_the_paper() -> str:
+    """The paper's figures and ours for the same quantities."""
+    content = read("speed-int8.json")
+    rows = [
+        "| EntMTP-tau over | paper: HumanEval, GSM8K, ShareGPT | here: HumanEval, GSM8K, MT-bench |",
+        "|---|---|---|",
+    ]
+    for name, (words, told) in PAPER.items():
+        cells = ", ".join(ratio_by_source(content["runs"], "entmtp-tau", name))
+        rows.append(f"| {words} | {told} | {cells} |")
+    tau = next(m for m in content["methods"] if m["name"] == "entmtp-tau")
+    change = log(tau["perplexity_ratio"])
+    rows.append(f"| plain decoding, in perplexity | within 0.02 nats | {change:.3f} nats |")
+    return "\n".join(rows) + "\n"
+
+
+def ratio_by_source(runs: list[dict[str, Any]], method: str, other: str) -> list[str]:
+    """Speed of one method over another's, prompt by prompt, of each source."""
+    seconds = {
+        name: {run["prompt_id"]: run["seconds"] for run in runs if run["method"] == name}
+        for name in (method, other)
+    }
+    ratios: dict[str, list[float]] = {}
+    for prompt, time in seconds[method].items():
+        ratios.setdefault(prompt.partition("/")[0], []).append(seconds[other][prompt] / time)
+    found = [geometric_mean_interval(some) for some in ratios.values()]
+    return [f"{one.middle:.2f}x [{one.low:.2f}, {one.high:.2f}]" for one in found]
 
 
 def of_runtimes() -> str:
