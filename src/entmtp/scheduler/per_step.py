@@ -19,7 +19,7 @@ from entmtp.errors import BadInput
 from entmtp.scheduler.acceptance import StepFunction, check_depths
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
-from entmtp.scheduler.costed import Costed, CostedPolicy
+from entmtp.scheduler.costed import LEAST, Costed, CostedPolicy
 from entmtp.scheduler.times import Times
 from entmtp.trees import ROOT, Part, Tree
 
@@ -74,7 +74,7 @@ class PerStepPolicy(CostedPolicy):
 
     @property
     def num_rows(self) -> frozenset[int]:
-        return frozenset(self.sizes)
+        return frozenset((*self.sizes, LEAST.num_nodes))
 
     def begin(self, seed: int) -> Selection:
         return _PerStep(self)
@@ -85,7 +85,7 @@ class _PerStep(Costed):
 
     def __init__(self, policy: PerStepPolicy) -> None:
         super().__init__(policy)
-        self._tree = tree = policy.trees[0]
+        self._tree = tree = policy.trees[-1]
         self._acceptance = policy.acceptance
         self._reach = policy.reach
         self._sizes = policy.sizes
@@ -104,6 +104,8 @@ class _PerStep(Costed):
 
     def learn(self, num_accepted: int) -> None:
         """By depth, given that the depth above was accepted; of deeper ones nothing is known."""
+        if not self._promised:  # a probe
+            return
         kinds = range(min(len(self._promised), num_accepted + 1))
         real = [float(depth < num_accepted) for depth in kinds]
         self._learnt.correction.hear(kinds, self._promised[: len(real)], real)
@@ -122,7 +124,7 @@ class _PerStep(Costed):
             best = max(best, gain - rate * draft[depth])
         best += rate * self.spared()
         if self.is_worth_drafting(best):
-            return self._tree
+            return LEAST if self.is_least else self._tree
         self.promise(float("nan"), 0.0, 1)
         return ROOT
 
@@ -146,11 +148,15 @@ class _PerStep(Costed):
         return False
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
+        if self.is_least:
+            return self.bid_to_probe()
         self._value(draft)
         gains = accumulate(self._ranked(), initial=0.0)
         return self.bid_for(list(gains))
 
-    def choose(self, signals: Signals, draft: DraftSignals) -> Part:
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree | Part:
+        if self.is_least:
+            return self.choose_to_probe(draft)
         self._value(draft)
         values, room = self._values, draft.room
         size = self._best_size(self._ranked()) if room is None else room.num_slots

@@ -14,7 +14,7 @@ from entmtp.scheduler.acceptance import Columns, StepFunction
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.banded import union
 from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
-from entmtp.scheduler.costed import Costed, CostedPolicy
+from entmtp.scheduler.costed import LEAST, Costed, CostedPolicy
 from entmtp.scheduler.score import (
     BEFORE_DRAFTING,
     History,
@@ -90,7 +90,7 @@ class ThroughputPolicy(CostedPolicy):
 
     @property
     def num_rows(self) -> frozenset[int]:
-        return frozenset((1, *(tree.num_nodes for tree in self.bank)))
+        return frozenset((1, LEAST.num_nodes, *(tree.num_nodes for tree in self.bank)))
 
     def begin(self, seed: int) -> Selection:
         return _Throughput(self)
@@ -136,7 +136,7 @@ class _Throughput(Costed):
             ]
         )
         if self.is_worth_drafting(best):
-            return self._union
+            return LEAST if self.is_least else self._union
         self.promise(score, 0.0, 1)
         return ROOT
 
@@ -154,6 +154,8 @@ class _Throughput(Costed):
         return later > now
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
+        if self.is_least:
+            return self.bid_to_probe()
         gains = self._fitting(signals, draft)[1]
         by_rows = [0.0] * max(self._sizes)
         for gain, size in zip(gains, self._sizes, strict=True):
@@ -161,6 +163,8 @@ class _Throughput(Costed):
         return self.bid_for(list(accumulate(by_rows, max)))
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        if self.is_least:
+            return self.choose_to_probe(draft)
         score, gains = self._fitting(signals, draft)
         rate, verify = self._learnt.rate.value, self.verify
         room = draft.room
