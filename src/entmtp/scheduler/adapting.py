@@ -144,7 +144,9 @@ class Correction:
         common = prior * (prior + sum(hits)) / (prior + sum(masses))
         least, most = adaptation.least_acceptance, adaptation.most_acceptance
         factors = [(common + hit) / (prior + mass) for hit, mass in zip(hits, masses, strict=True)]
-        self.factors = [min(max(factor, least), most) for factor in factors]
+        self.factors = [
+            factor if least < factor < most else min(max(factor, least), most) for factor in factors
+        ]
 
 
 FIRST_PAUSE = 4

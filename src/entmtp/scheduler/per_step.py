@@ -99,6 +99,10 @@ class _PerStep(Costed):
         ]
         self._values = [1.0]
         """Of the nodes drafted so far in this step"""
+        self._ranked: list[float] = []
+        """Those without the root's, best first"""
+        self._gains: Sequence[float] = (0.0,)
+        """The sum of the first 0, 1, … of these"""
         self._promised: list[float] = []
         """Of each depth verified: P(accepted | the one above is), as the tables have it"""
 
@@ -113,8 +117,8 @@ class _PerStep(Costed):
 
     def widest(self, signals: Signals) -> Tree:
         self.hear(signals)
-        self._values = [1.0]
-        value, best, price = 1.0, float("-inf"), self._price()
+        self._values, self._ranked, self._gains = [1.0], [], (0.0,)
+        value, best, price = 1.0, float("-inf"), self._price(1)
         rate = self._learnt.rate.value
         draft = self._costs.draft[self._place]
         gain = 0.0
@@ -136,7 +140,7 @@ class _PerStep(Costed):
         """
         depth = draft.tree.depth
         self._value(draft)
-        price = self._price(self._ranked())
+        price = self._price(self._best_size())
         frontier = [self._values[node] for node in self._inner[depth - 1]]
         levels, rate = self._costs.draft[self._place], self._learnt.rate.value
         share, gain = 1.0, 0.0
@@ -151,15 +155,14 @@ class _PerStep(Costed):
         if self.is_least:
             return self.bid_to_probe()
         self._value(draft)
-        gains = accumulate(self._ranked(), initial=0.0)
-        return self.bid_for(list(gains))
+        return self.bid_for(self._gains)
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree | Part:
         if self.is_least:
             return self.choose_to_probe(draft)
         self._value(draft)
         values, room = self._values, draft.room
-        size = self._best_size(self._ranked()) if room is None else room.num_slots
+        size = self._best_size() if room is None else room.num_slots
         # Best first, and of equal ones the parent, whose id is smaller.
         order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
         kept = sorted(order[: size - 1])
@@ -183,15 +186,13 @@ class _PerStep(Costed):
                 else values[parent]
                 for parent, log_prob in zip(parents[first:end], log_probs[first:end], strict=True)
             ]
+        if len(values) > len(self._gains):
+            self._ranked = sorted(values[1:], reverse=True)
+            self._gains = tuple(accumulate(self._ranked, initial=0.0))
 
-    def _ranked(self) -> list[float]:
-        """Values of drafted nodes, best first."""
-        return sorted(self._values[1:], reverse=True)
-
-    def _best_size(self, ranked: Sequence[float]) -> int:
+    def _best_size(self) -> int:
         """Rows, the root's included, at which value less the price of rows is largest."""
-        verify, rate = self.verify, self._learnt.rate.value
-        gains = list(accumulate(ranked, initial=0.0))
+        verify, rate, gains = self.verify, self._learnt.rate.value, self._gains
         most = len(gains)
         best, best_net = 1, float("-inf") if self.is_probe else -rate * verify[1]
         # A short draft is taken whole, whether or not that is one of the sizes.
@@ -201,18 +202,17 @@ class _PerStep(Costed):
                 best, best_net = size, net
         return best
 
-    def _price(self, ranked: Sequence[float] = ()) -> float:
+    def _price(self, size: int) -> float:
         """What one more node must bring: the cost of its row, or the value of a node in its place.
 
         A row is not charged for the switch that the whole size may be.
 
         Args:
-            ranked: what could be kept now.
+            size: rows that would be kept now.
         """
-        size = self._best_size(ranked) if ranked else 1
         verify = self.rows_alone
         place = bisect_right(self._sizes, size)
-        replaced = ranked[size - 2] if size > 1 else float("inf")
+        replaced = self._ranked[size - 2] if size > 1 else float("inf")
         if place == len(self._sizes):
             return replaced
         larger = self._sizes[place]
