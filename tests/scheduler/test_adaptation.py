@@ -161,6 +161,24 @@ def test_heads_that_never_help_cost_nearly_nothing(
     assert {step.num_nodes for step in probes[3:]} == {LEAST.num_nodes}
 
 
+def test_per_step_without_a_size_that_drafts_learns_by_the_least() -> None:
+    """A bank of heads that know nothing has the root alone; no draft is then taken whole."""
+    policy = PerStepPolicy(
+        WIDE,
+        [StepFunction.constant(0.1)] * WIDE.depth,
+        [0.1] * WIDE.depth,
+        at_any_length(TIMES),
+        PLAIN_RATE,
+        sizes=(1,),
+    )
+    assert policy.num_rows == {1, LEAST.num_nodes}
+    steps = play(policy.begin(0), 400, lambda said: 0.0)
+    assert {step.num_nodes for step in steps} == {1, LEAST.num_nodes}
+    assert rate_of(_behind(steps, 64)) > 0.97 * PLAIN_RATE
+    steps = play(policy.begin(0), 400, lambda said: 0.9)
+    assert rate_of(steps[100:]) > 1.3 * PLAIN_RATE
+
+
 def test_without_adaptation_such_heads_are_paid_for_in_every_step() -> None:
     """Of `per-step`; the first score of `throughput` says by itself that nothing is accepted."""
     fixed = play(foreign_per_step(1.0, 2.0, is_on=False).begin(0), 200, lambda said: 0.0)

@@ -197,7 +197,7 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
 
 
 def _tell_live(bank: TreeBank) -> None:
-    """Each finalist beside the fastest static tree."""
+    """Each finalist beside the best static tree."""
     if not bank.timing.live:
         return
     best, *others = live_numbers(bank)

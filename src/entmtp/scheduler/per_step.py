@@ -53,7 +53,8 @@ class PerStepPolicy(CostedPolicy):
                 above is): what is expected before a level is drafted.
             times: seconds of steps.
             rate: tokens a second, as calibrated.
-            sizes: rows to choose from, the root's included; 1 is always among them.
+            sizes: rows to choose from, the root's included; 1 is always among them, and 2 if there
+                is nothing else: who never drafts learns nothing.
             stops: ask between levels; useless where all levels come out of one product.
 
         Raises:
@@ -69,7 +70,8 @@ class PerStepPolicy(CostedPolicy):
         self.acceptance = tuple(acceptance)
         self.reach = tuple(reach)
         most = tree.num_nodes
-        self.sizes = tuple(sorted({1, *(min(size, most) for size in sizes)}))
+        fitting = {1, *(min(size, most) for size in sizes)}
+        self.sizes = tuple(sorted(fitting)) if len(fitting) > 1 else (1, LEAST.num_nodes)
         self.stops = stops
 
     @property
