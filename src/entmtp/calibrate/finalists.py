@@ -86,8 +86,8 @@ def _statics(candidates: Candidates) -> tuple[int, ...]:
     """The best one, and the fastest ones of other sizes or depths that may be as fast.
 
     Those that it is not surely faster than, by the rows; and those that are so close that step
-    times, which no interval here counts as doubtful, may have it wrong. The smallest of all of
-    them is one.
+    times, which no interval here counts as doubtful, may have it wrong. The smallest of the former
+    is always one: with few rows a small tree is not ruled out.
     """
     evaluation, best = candidates.evaluation, candidates.offer.chosen[-1]
     rates = [one.tokens_per_second for one in evaluation.predictions]
@@ -97,7 +97,8 @@ def _statics(candidates: Candidates) -> tuple[int, ...]:
         if is_close or not evaluation.is_surely_faster(best, place):
             kept.setdefault(_shape(candidates, place), place)
     places = tuple(kept.values())
-    smallest = min(places, key=lambda place: _shape(candidates, place))
+    doubtful = [place for place in places if not evaluation.is_surely_faster(best, place)]
+    smallest = min(doubtful, key=lambda place: _shape(candidates, place))
     first = places[:MAX_STATICS]
     return first if smallest in first else (*first[:-1], smallest)
 
