@@ -42,6 +42,7 @@ class Step(NamedTuple):
     seconds: float
     num_nodes: int
     depth: int
+    reads_root: bool
 
 
 def play(
@@ -72,8 +73,9 @@ def play(
         part = choice.choose(log_probs)
         accepted = accepted_of(part, hits)
         seconds = times.step(part.num_nodes, levels)
-        steps.append(Step(accepted + 1, seconds, part.num_nodes, levels))
-        signals = Signals(step + 1, accepted, 0.5, 1.0, 10 + 2 * step)
+        steps.append(Step(accepted + 1, seconds, part.num_nodes, levels, choice.reads_root))
+        root = (0.5, 1.0) if choice.reads_root else (math.nan, math.nan)
+        signals = Signals(step + 1, accepted, *root, 10 + 2 * step)
     return steps
 
 
@@ -100,7 +102,11 @@ def honest_from(turn: int) -> Callable[[float], float]:
 
 
 def foreign_throughput(
-    factor: float, rate: float, times: StepTimes = TIMES, **adaptation: object
+    factor: float,
+    rate: float,
+    times: StepTimes = TIMES,
+    scores: Sequence[str] = ("accepted", "sum_g"),
+    **adaptation: object,
 ) -> TreePolicy:
     """With tables of drafts `factor` times as many as there are, and another rate."""
     stages = [
@@ -114,7 +120,7 @@ def foreign_throughput(
                 for tree in BANK
             ),
         )
-        for score in ("accepted", "sum_g")
+        for score in scores
     ]
     return ThroughputPolicy(
         BANK,
@@ -159,6 +165,22 @@ def test_heads_that_never_help_cost_nearly_nothing(
     probes = [step for step in behind if step.num_nodes > 1]
     assert 0.01 < len(probes) / len(behind) < 0.05
     assert {step.num_nodes for step in probes[3:]} == {LEAST.num_nodes}
+
+
+def test_the_root_is_not_looked_at_while_probes_are_in_vain() -> None:
+    def make(**adaptation: object) -> TreePolicy:
+        return foreign_throughput(1.0, 2.0, scores=("p0", "sum_g"), **adaptation)
+
+    steps = play(make().begin(0), 700, honest_from(300))
+    has_looked = [step.reads_root for step in steps]
+    assert all(has_looked[:6])
+    assert sum(has_looked[100:300]) < 110
+    assert not any(step.num_nodes > LEAST.num_nodes for step in steps[100:300])
+    assert all(has_looked[450:])
+    assert rate_of(steps[450:]) > 1.15 * PLAIN_RATE
+    never_learns = play(make(is_on=False).begin(0), 99, honest_from(99))
+    assert all(step.reads_root for step in never_learns), "who does not learn cannot know"
+    assert not any(step.reads_root for step in play(throughput().begin(0), 99, honest))
 
 
 def test_per_step_without_a_size_that_drafts_learns_by_the_least() -> None:

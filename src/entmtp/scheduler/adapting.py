@@ -151,6 +151,8 @@ class Correction:
 
 FIRST_PAUSE = 4
 """Plain steps before the first probe"""
+LOOKED_AT = 8
+"""Plain steps of a pause that are asked all the same whether they are worth a draft"""
 
 
 class Probing:
@@ -172,6 +174,14 @@ class Probing:
     def has_paid(self) -> bool:
         """Whether the last probe has, so that the next may draft more than the least."""
         return self._pause == 0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the first steps of a long pause are over, and none of them was worth a draft.
+
+        Then nothing but the next probe needs to be thought of.
+        """
+        return self._pause > LOOKED_AT and self._num_plain >= LOOKED_AT
 
     def is_due(self, *, is_plain: bool) -> bool:
         """Asked in every step."""

@@ -144,6 +144,11 @@ class Costed(Selection):
         self._has_drafted = is_worth or self.is_probe
         return self._has_drafted
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing but a probe will draft for the rest of a long pause."""
+        return self._probing.is_resting
+
     def _seconds(self, rows: int, levels: int) -> float:
         """Of a step of so many rows, all sequences' together, behind so many levels of a draft.
 
