@@ -37,7 +37,12 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "README.md": {"table": speed_table, "figures": figures},
         "docs/runtimes.md": {"steps": of_runtimes},
-        "docs/scheduler.md": {"methods": of_methods, "kinds": of_kinds, "random": of_random_heads},
+        "docs/scheduler.md": {
+            "methods": of_methods,
+            "kinds": of_kinds,
+            "random": of_random_heads,
+            "decisions": of_decisions,
+        },
     }
 
 
@@ -201,6 +206,24 @@ def of_random_heads() -> str:
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return (
         "\n".join(rows) + f"\n\n{content['num_prompts']} prompts, {content['max_tokens']} tokens.\n"
+    )
+
+
+def of_decisions() -> str:
+    content = read("decisions.json")
+    parts = ("widest", "goes_on", "choose", "step")
+    rows = [
+        "| | before the draft | between levels | the choice | a whole step | kept bytes a step |",
+        "|---" * (2 + len(parts)) + "|",
+    ]
+    for name, found in content["policies"].items():
+        costs = [f"{found['microseconds'][part]:.1f}" for part in parts]
+        rows.append(f"| `{name}` | {' | '.join(costs)} | {found['kept_bytes']:.1f} |")
+    bank = content["bank"]
+    return (
+        "\n".join(rows)
+        + f"\n\n{content['num_steps']} steps of an invented stream; trees of"
+        + f" {', '.join(map(str, bank['offered']))} nodes, and a wide tree of {bank['wide_tree']}.\n"
     )
 
 

@@ -96,6 +96,8 @@ class Costed(Selection):
         """Levels drafted in this step"""
         self._rows = 0
         """That this step was promised to verify, all sequences' together"""
+        self._spent = 0.0
+        """Seconds that such a step takes behind others of its size"""
         self._last_rows = 0
         """Of this sequence in the last step, padding included; 0 before the first"""
         self.verify: Sequence[float] = ()
@@ -116,7 +118,7 @@ class Costed(Selection):
         if signals.num_steps and self.estimate is not None:
             rate = self._learnt.rate
             plain = self._seconds(company, 0)
-            seconds = self._seconds(rows, self._depth)
+            seconds = self._spent if rows == self._rows else self._seconds(rows, self._depth)
             if self._has_drafted:
                 extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
@@ -206,5 +208,6 @@ class Costed(Selection):
         """
         slots, company = (rows, 1) if room is None else (room.num_slots, room.num_sequences)
         self._rows = slots * company
-        seconds = self._seconds(self._rows, self._depth) + self._switch(slots)
+        self._spent = self._seconds(self._rows, self._depth)
+        seconds = self._spent + self._switch(slots)
         self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)
