@@ -220,10 +220,11 @@ def of_decisions() -> str:
         costs = [f"{found['microseconds'][part]:.1f}" for part in parts]
         rows.append(f"| `{name}` | {' | '.join(costs)} | {found['kept_bytes']:.1f} |")
     bank = content["bank"]
+    sizes = ", ".join(map(str, bank["offered"]))
     return (
         "\n".join(rows)
-        + f"\n\n{content['num_steps']} steps of an invented stream; trees of"
-        + f" {', '.join(map(str, bank['offered']))} nodes, and a wide tree of {bank['wide_tree']}.\n"
+        + f"\n\n{content['num_steps']} steps of an invented stream; trees of {sizes}"
+        f" nodes, and a wide tree of {bank['wide_tree']}.\n"
     )
 
 
