@@ -33,8 +33,8 @@ class Adaptation:
     """After at most so many plain steps on end, one drafts all the same: who never drafts learns
     nothing"""
     probe_share: float = 0.005
-    """Of plain decoding's time, what probes may cost as calibrated. Really it is up to four times
-    as much: calibrated is a step behind its like, and a probe stands alone among plain steps"""
+    """Of plain decoding's time, what probes may cost as calibrated. By the clock it may be more:
+    calibrated is a step behind its like, and a probe stands alone among plain steps"""
     is_shared: bool = False
     """Sequences of one policy learn together, and later ones start from what earlier ones learnt.
     Choices then depend on company; what is said does not"""
