@@ -53,6 +53,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
             "paper": beside_the_paper,
             "kinds": of_kinds,
             "random": of_random_heads,
+            "decisions": of_decisions,
         },
     }
 
@@ -165,8 +166,9 @@ def beside_the_paper() -> str:
     """The paper's figures and ours for the same quantities."""
     content = read("speed-int8.json")
     rows = [
-        "| EntMTP-tau over | paper: HumanEval, GSM8K, ShareGPT | here: HumanEval, GSM8K, MT-bench |",
+        "| EntMTP-tau over | the paper | here |",
         "|---|---|---|",
+        "| | HumanEval, GSM8K, ShareGPT | HumanEval, GSM8K, MT-bench |",
     ]
     for name, (words, told) in PAPER.items():
         cells = ", ".join(ratio_by_source(content["runs"], "entmtp-tau", name))
@@ -246,6 +248,25 @@ def of_random_heads() -> str:
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return (
         "\n".join(rows) + f"\n\n{content['num_prompts']} prompts, {content['max_tokens']} tokens.\n"
+    )
+
+
+def of_decisions() -> str:
+    content = read("decisions.json")
+    parts = ("widest", "goes_on", "choose", "step")
+    rows = [
+        "| | before the draft | between levels | the choice | a whole step | kept bytes a step |",
+        "|---" * (2 + len(parts)) + "|",
+    ]
+    for name, found in content["policies"].items():
+        costs = [f"{found['microseconds'][part]:.1f}" for part in parts]
+        rows.append(f"| `{name}` | {' | '.join(costs)} | {found['kept_bytes']:.1f} |")
+    bank = content["bank"]
+    sizes = ", ".join(map(str, bank["offered"]))
+    return (
+        "\n".join(rows)
+        + f"\n\n{content['num_steps']} steps of an invented stream; trees of {sizes}"
+        f" nodes, and a wide tree of {bank['wide_tree']}.\n"
     )
 
 

@@ -28,4 +28,5 @@ for heads in hydra medusa; do
     .venv/bin/python benchmarks/kinds.py --heads "$heads" "${kinds[@]}" --out "$results/kinds-$heads.json"
 done
 .venv/bin/python benchmarks/random_heads.py --prompts "${files[@]}" --out "$results/random-heads.json"
+.venv/bin/python benchmarks/decisions.py --out "$results/decisions.json"
 .venv/bin/python benchmarks/readme.py

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -34,3 +38,20 @@ def test_random_heads_have_the_width_of_trained_ones(monkeypatch: pytest.MonkeyP
     assert (drawn["w"] - trained["w"]).abs().mean() > 1
     assert torch.equal(drawn["b"], trained["b"])
     assert torch.equal(drawn["ids"], trained["ids"])
+
+
+def test_decisions_are_timed_by_question_and_keep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = script("decisions", monkeypatch)
+    out = tmp_path / "decisions.json"
+    monkeypatch.setattr(sys, "argv", ["decisions", "--steps", "300", "--out", str(out)])
+    assert module.main() == 0
+    found = json.loads(out.read_text())["policies"]
+    assert set(found) == set(module.POLICIES)
+    for name, one in found.items():
+        times = one["microseconds"]
+        assert 0 < times["widest"] < times["step"], name
+        assert max(times["goes_on"], times["choose"]) < times["step"], name
+        assert one["kept_bytes"] < 16, name
+    assert found["static"]["microseconds"]["step"] < found["per-step"]["microseconds"]["step"]

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
+from entmtp.calibrate.offer import choose_offer
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
 from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds, tuned
 from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
-from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.throughput import evaluate
+from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
 from entmtp.errors import BadInput
 from entmtp.scheduler import (
@@ -108,6 +110,16 @@ def test_T03_few_rows_make_no_big_tree(num_rows: int) -> None:
     bank = fit(trace)
     assert bank.bank == (ROOT,)
     assert max(tree.num_nodes for tree in bank.offer) == 2
+
+
+def test_T03_a_tree_that_one_prompt_wants_is_not_offered() -> None:
+    """A prompt has many steps, and they are alike: five prompts are five pieces of evidence."""
+    cheap = StepTimes((1, 64), (1.0, 1.1), (0.0, 0.0, 0.0), 0.0)
+    trees = (ROOT, chain(1), Tree.from_paths([(1,), (1, 0)]))
+    wants_it, does_not = [[1, 0]] * 80, [[MISS, MISS]] * 80
+    for rows, offered in (([wants_it, *[does_not] * 4], (0, 1)), ([wants_it] * 5, (0, 2))):
+        trace = by_hand(*rows)
+        assert choose_offer(trace, cheap, trees, evaluate(trace, trees, cheap)).offered == offered
 
 
 def test_larger_trees_than_the_best_static_one_are_offered() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import pytest
 
 from entmtp.calibrate.assemble import Candidates
@@ -22,10 +23,17 @@ from entmtp.calibrate.finalists import (
     recommend,
 )
 from entmtp.calibrate.rehearse import Rehearsed
+from entmtp.calibrate.throughput import Evaluation, Prediction
 from entmtp.scheduler.bank import Finalist, Interval
+from entmtp.trees import ROOT, chain, full
 from made_traces import RISING, by_chance
 
 ONE = Interval(1.0, 1.0, 1.0)
+
+
+def shape_of(place: int) -> tuple[int, int]:
+    tree = candidates().trees[place]
+    return tree.num_nodes, tree.depth
 
 
 def rehearsed(name: str, low: float | None, high: float | None) -> Rehearsed:
@@ -56,6 +64,8 @@ def test_finalists_are_what_replay_does_not_rule_out() -> None:
     assert len(shapes) == len(found.statics)
     evaluation = candidates().evaluation
     rates = [one.tokens_per_second for one in evaluation.predictions]
+    doubtful = [p for p in range(len(rates)) if not evaluation.is_surely_faster(best, p)]
+    assert min(map(shape_of, doubtful)) in map(shape_of, found.statics)
     for place in found.statics[1:]:
         is_close = rates[place] > (1 - CLOSE) * rates[best]
         assert is_close or not evaluation.is_surely_faster(best, place)
@@ -66,17 +76,61 @@ def steps(seconds: float, count: int = 10, tokens: int = 20) -> Answered:
     return Answered(seconds * count, tokens, count)
 
 
+SMALL, LARGE, DEEP = chain(2), full(3, 2), chain(3)
+TREES = (ROOT, SMALL, LARGE, DEEP)
+
+
+def evaluated(lengths: Sequence[float], doubt: float = 0.0, num_rows: int = 20) -> Evaluation:
+    """Trees that say so much a step; of two of them that is as doubtful as one is."""
+    predictions = [
+        Prediction(tree, length, 1.0, length, None, None)
+        for tree, length in zip(TREES, lengths, strict=True)
+    ]
+    draws = np.random.default_rng(0).normal(size=(len(TREES), 400))
+    return Evaluation(tuple(predictions), doubt * draws / 2**0.5, num_rows)
+
+
+def timed(extra: float, spread: float, count: int) -> list[Round]:
+    """The large tree's steps take so much longer than the small one's, give or take `spread`."""
+    signs = [(-1) ** place for place in range(count)]
+    return [
+        {"static 1": steps(pace), "static 2": steps((extra + sign * spread) * pace, count=15)}
+        for pace, sign in enumerate(signs, start=1)
+    ]
+
+
 def test_the_static_tree_of_most_tokens_by_length_on_all_and_time_live_is_chosen() -> None:
     # The second one's steps take 5 % longer and say 10 % more; on these prompts it said less.
-    rounds: list[Round] = [
-        {"static 3": steps(pace), "static 5": steps(1.05 * pace, count=15)} for pace in (1, 2, 30)
-    ]
-    assert choose_static((3, 5), {3: 2.0, 5: 2.2}, rounds) == 5
-    assert choose_static((3, 5), {3: 2.0, 5: 2.05}, rounds) == 3
-    assert choose_static((3, 5), {3: 2.0, 5: 9.0}, []) == 3, "nothing was measured"
-    nothing: Round = {"static 3": Answered(0.0, 0, 0), "static 5": Answered(0.0, 0, 0)}
-    assert choose_static((3, 5), {3: 2.0, 5: 9.0}, [nothing]) == 3
-    assert choose_static((3, 5), {3: 2.0, 5: 2.2}, [nothing, *rounds]) == 5
+    rounds = timed(1.05, 0.0, 3)
+    assert choose_static((1, 2), evaluated((1.0, 2.0, 2.2, 2.0)), rounds) == 2
+    assert choose_static((1, 2), evaluated((1.0, 2.0, 2.05, 2.0)), rounds) == 1
+    assert choose_static((2, 1), evaluated((1.0, 2.0, 2.05, 2.0)), rounds) == 1
+    much = evaluated((1.0, 2.0, 9.0, 2.0))
+    assert choose_static((1, 2), much, []) == 1, "nothing was measured"
+    nothing: Round = {"static 1": Answered(0.0, 0, 0), "static 2": Answered(0.0, 0, 0)}
+    assert choose_static((1, 2), much, [nothing, *rounds[:1]]) == 1
+    assert choose_static((1, 2), much, [nothing, *rounds]) == 2
+
+
+def test_T03_of_trees_that_thin_evidence_cannot_tell_apart_the_smallest_is_chosen() -> None:
+    # Twelve nodes say 10 % more and take 5 % longer: by how much is the question.
+    faster = (1.0, 2.0, 2.2, 2.0)
+    for rounds, doubt, num_rows, chosen in (
+        (timed(1.05, 0.01, 12), 0.005, 64, 2),
+        (timed(1.05, 0.2, 12), 0.005, 64, 1),  # times vary
+        (timed(1.05, 0.01, 2), 0.005, 64, 1),  # or are few
+        (timed(1.05, 0.01, 12), 0.05, 64, 1),  # or on other prompts it may say less
+        (timed(1.05, 0.01, 12), 0.02, 64, 2),
+        (timed(1.05, 0.01, 12), 0.02, 6, 1),
+        (timed(1.05, 0.01, 12), 0.0, 3, 1),
+    ):
+        for statics in ((1, 2), (2, 1)):
+            assert choose_static(statics, evaluated(faster, doubt, num_rows), rounds) == chosen
+    # One that is surely slower is none of them, however small.
+    alike: Sequence[Round] = [
+        {"static 2": steps(1.0), "static 3": steps(1.0), "static 1": steps(1.0)}
+    ] * 4
+    assert choose_static((2, 3, 1), evaluated((1.0, 1.5, 2.0, 2.0)), alike) == 3
 
 
 def compared(*ratios: float) -> list[Round]:

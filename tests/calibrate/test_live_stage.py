@@ -59,10 +59,10 @@ RISING_4 = replace(RISING, draft_seconds=(0.0, 0.02, 0.04, 0.06, 0.08))
 def stage(trace: RankTrace, tmp_path: Path) -> LiveStage:
     bank = bank_of(trace)
     folds = make_folds(trace, bank_of)
-    lengths = {place: 1.0 + place for place in range(len(bank.trees))}
+    evaluation = Candidates.of(trace, RISING_4, 0).evaluation
     heads = talkers_heads("medusa")
     path = tmp_path / "live.json"
-    return LiveStage(talker(), heads, questions(), ANSWERS, bank, folds, lengths, ALL_ROWS, path)
+    return LiveStage(talker(), heads, questions(), ANSWERS, bank, folds, evaluation, ALL_ROWS, path)
 
 
 @pytest.fixture

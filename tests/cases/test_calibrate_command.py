@@ -245,6 +245,9 @@ def test_finalists_run_and_the_clock_decides(
     alone = tmp_path / "alone.json"
     assert run_with_finalists(calibration(model, enough, alone, "--live-seconds", "0")) == 0
     assert front(alone) == front(out), "the clock changes nothing but the timing"
+    said = capsys.readouterr().out
+    for bound in ("best_static", "bank_perfect", "full", "fixed_size"):
+        assert f" {read_bank(alone).timing.oracle_bounds[bound]:.1f}" in said, bound
     assert read_bank(alone).timing.live == ()
     assert read_bank(alone).timing.recommended == "static"
 

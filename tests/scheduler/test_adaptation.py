@@ -23,11 +23,13 @@ from entmtp.scheduler import (
     Stage,
     StepChoice,
     StepFunction,
+    StepTimes,
     ThroughputPolicy,
     TreePolicy,
     at_any_length,
 )
-from entmtp.scheduler.adapting import Correction, Rate, Surplus
+from entmtp.scheduler.adapting import Correction, Probing, Rate, Surplus
+from entmtp.scheduler.costed import LEAST
 from entmtp.trees import Part, Tree
 
 PLAIN_RATE = 1 / TIMES.step(1, 0)
@@ -40,6 +42,7 @@ class Step(NamedTuple):
     seconds: float
     num_nodes: int
     depth: int
+    reads_root: bool
 
 
 def play(
@@ -48,6 +51,7 @@ def play(
     truth: Callable[[float], float],
     says: Sequence[float] = (0.2, 0.6, 0.95),
     seed: int = 0,
+    times: StepTimes = TIMES,
 ) -> list[Step]:
     """Steps of a stream in which heads say one of `says` of each best child."""
     draw = random.Random(seed)
@@ -68,9 +72,10 @@ def play(
                 break
         part = choice.choose(log_probs)
         accepted = accepted_of(part, hits)
-        seconds = TIMES.step(part.num_nodes, levels)
-        steps.append(Step(accepted + 1, seconds, part.num_nodes, levels))
-        signals = Signals(step + 1, accepted, 0.5, 1.0, 10 + 2 * step)
+        seconds = times.step(part.num_nodes, levels)
+        steps.append(Step(accepted + 1, seconds, part.num_nodes, levels, choice.reads_root))
+        root = (0.5, 1.0) if choice.reads_root else (math.nan, math.nan)
+        signals = Signals(step + 1, accepted, *root, 10 + 2 * step)
     return steps
 
 
@@ -90,7 +95,19 @@ def honest(said: float) -> float:
     return said
 
 
-def foreign_throughput(factor: float, rate: float, **adaptation: object) -> TreePolicy:
+def honest_from(turn: int) -> Callable[[float], float]:
+    """Of no use for so many steps, honest from then on."""
+    turns = iter([0.0] * turn * WIDE.depth)
+    return lambda said: next(turns, said)
+
+
+def foreign_throughput(
+    factor: float,
+    rate: float,
+    times: StepTimes = TIMES,
+    scores: Sequence[str] = ("accepted", "sum_g"),
+    **adaptation: object,
+) -> TreePolicy:
     """With tables of drafts `factor` times as many as there are, and another rate."""
     stages = [
         Stage(
@@ -103,25 +120,27 @@ def foreign_throughput(factor: float, rate: float, **adaptation: object) -> Tree
                 for tree in BANK
             ),
         )
-        for score in ("accepted", "sum_g")
+        for score in scores
     ]
     return ThroughputPolicy(
         BANK,
         stages,
-        at_any_length(TIMES),
+        at_any_length(times),
         rate,
         adaptation=Adaptation(**adaptation),  # type: ignore[arg-type]
     )
 
 
-def foreign_per_step(factor: float, rate: float, **adaptation: object) -> TreePolicy:
+def foreign_per_step(
+    factor: float, rate: float, times: StepTimes = TIMES, **adaptation: object
+) -> TreePolicy:
     edges = tuple(math.log(x) for x in (0.1, 0.4, 0.9))
     levels = tuple(min(factor * x, 1.0) for x in (0.03, 0.2, 0.6, 0.95))
     return PerStepPolicy(
         WIDE,
         [StepFunction(edges, levels)] * WIDE.depth,
         [min(factor * x, 1.0) for x in (0.7, 0.65, 0.6, 0.55)],
-        at_any_length(TIMES),
+        at_any_length(times),
         rate,
         sizes=(1, 3, 6, 12, 25),
         adaptation=Adaptation(**adaptation),  # type: ignore[arg-type]
@@ -129,18 +148,63 @@ def foreign_per_step(factor: float, rate: float, **adaptation: object) -> TreePo
 
 
 FOREIGN = [foreign_throughput, foreign_per_step]
+DEAR = StepTimes((1, 2, 4, 64), (1.0, 1.3, 1.6, 9.0), (0.0, 0.5, 0.7, 0.9, 1.1), 0.05)
+"""Of heads and rows so dear that the smallest draft takes nearly as long as a plain step."""
 
 
+@pytest.mark.parametrize("times", [TIMES, DEAR])
+@pytest.mark.parametrize("factor", [0.2, 1.0, 4.0])
 @pytest.mark.parametrize("make", FOREIGN)
-def test_heads_that_never_help_cost_nearly_nothing(make: Callable[..., TreePolicy]) -> None:
+def test_heads_that_never_help_cost_nearly_nothing(
+    make: Callable[..., TreePolicy], factor: float, times: StepTimes
+) -> None:
     """Sure of themselves and always wrong: after a few steps, plain decoding with rare probes."""
-    steps = play(make(1.0, 2.0).begin(0), 600, lambda said: 0.0)
+    steps = play(make(factor, 2.0, times).begin(0), 1000, lambda said: 0.0, times=times)
     behind = _behind(steps, 64)
-    assert rate_of(behind) > 0.95 * PLAIN_RATE
-    assert 0.01 < sum(step.num_nodes > 1 for step in behind) / len(behind) < 0.15
-    if make is foreign_per_step:  # the other one's first score says so by itself
-        fixed = play(make(1.0, 2.0, is_on=False).begin(0), 200, lambda said: 0.0)
-        assert rate_of(fixed) < 0.9 * PLAIN_RATE
+    assert rate_of(behind) * times.step(1, 0) > 0.97
+    probes = [step for step in behind if step.num_nodes > 1]
+    assert 0.01 < len(probes) / len(behind) < 0.05
+    assert {step.num_nodes for step in probes[3:]} == {LEAST.num_nodes}
+
+
+def test_the_root_is_not_looked_at_while_probes_are_in_vain() -> None:
+    def make(**adaptation: object) -> TreePolicy:
+        return foreign_throughput(1.0, 2.0, scores=("p0", "sum_g"), **adaptation)
+
+    steps = play(make().begin(0), 700, honest_from(300))
+    has_looked = [step.reads_root for step in steps]
+    assert all(has_looked[:6])
+    assert sum(has_looked[100:300]) < 110
+    assert not any(step.num_nodes > LEAST.num_nodes for step in steps[100:300])
+    assert all(has_looked[450:])
+    assert rate_of(steps[450:]) > 1.15 * PLAIN_RATE
+    never_learns = play(make(is_on=False).begin(0), 99, honest_from(99))
+    assert all(step.reads_root for step in never_learns), "who does not learn cannot know"
+    assert not any(step.reads_root for step in play(throughput().begin(0), 99, honest))
+
+
+def test_per_step_without_a_size_that_drafts_learns_by_the_least() -> None:
+    """A bank of heads that know nothing has the root alone; no draft is then taken whole."""
+    policy = PerStepPolicy(
+        WIDE,
+        [StepFunction.constant(0.1)] * WIDE.depth,
+        [0.1] * WIDE.depth,
+        at_any_length(TIMES),
+        PLAIN_RATE,
+        sizes=(1,),
+    )
+    assert policy.num_rows == {1, LEAST.num_nodes}
+    steps = play(policy.begin(0), 400, lambda said: 0.0)
+    assert {step.num_nodes for step in steps} == {1, LEAST.num_nodes}
+    assert rate_of(_behind(steps, 64)) > 0.97 * PLAIN_RATE
+    steps = play(policy.begin(0), 400, lambda said: 0.9)
+    assert rate_of(steps[100:]) > 1.3 * PLAIN_RATE
+
+
+def test_without_adaptation_such_heads_are_paid_for_in_every_step() -> None:
+    """Of `per-step`; the first score of `throughput` says by itself that nothing is accepted."""
+    fixed = play(foreign_per_step(1.0, 2.0, is_on=False).begin(0), 200, lambda said: 0.0)
+    assert rate_of(fixed) < 0.9 * PLAIN_RATE
 
 
 def _behind(steps: Sequence[Step], num_tokens: int) -> Sequence[Step]:
@@ -167,12 +231,17 @@ def test_a_foreign_bank_is_as_good_as_the_right_one_soon(
 
 @pytest.mark.parametrize("make", FOREIGN)
 def test_a_stream_that_changes_is_followed(make: Callable[..., TreePolicy]) -> None:
-    """Heads that were useless become good: it drafts again, without being told."""
-    selection = make(1.0, 2.0).begin(0)
-    turns = iter([0.0] * 300 * WIDE.depth)
-    steps = play(selection, 900, lambda said: next(turns, said))
-    assert sum(step.num_nodes > 1 for step in steps[200:300]) < 15
-    assert rate_of(steps[600:]) > 1.15 * PLAIN_RATE
+    """Heads that were useless become good: it drafts again, without being told, and soon."""
+    waits = []
+    for turn in range(300, 364, 4):  # wherever in a pause
+        truth = honest_from(turn)
+        steps = play(make(1.0, 2.0).begin(0), turn + 400, truth, seed=turn)
+        has_drafted = [step.num_nodes > 1 for step in steps]
+        assert sum(has_drafted[turn - 100 : turn]) < 6
+        waits.append(next(k for k in range(400) if sum(has_drafted[turn + k :][:20]) >= 15))
+        assert rate_of(steps[turn + 200 :]) > 1.15 * PLAIN_RATE
+    assert sorted(waits)[len(waits) // 2] < 60
+    assert max(waits) < 150
 
 
 @pytest.mark.parametrize("make", [throughput, per_step])
@@ -224,6 +293,27 @@ def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> N
     assert correction.factors == [1.0, 1.0, 1.0]
 
 
+def pauses(probing: Probing, heard: Sequence[float], price: float) -> list[int]:
+    """Plain steps before each of some probes, which bring so much."""
+    found = []
+    for surplus in heard:
+        found.append(0)
+        while not probing.is_due(is_plain=True):
+            found[-1] += 1
+        probing.hear(surplus, price)
+    return found
+
+
+def test_probes_in_vain_get_rarer_by_their_price_and_one_that_pays_is_followed_up() -> None:
+    dear = Probing(Adaptation())
+    assert pauses(dear, [-1.0] * 6, 2.0) == [4, 8, 16, 32, 64, 64]
+    assert pauses(dear, [0.5, 0.5, -1.0, -1.0, -1.0], 2.0) == [64, 0, 0, 4, 8]
+    assert pauses(Probing(Adaptation()), [-1.0] * 5, 0.1) == [4, 8, 16, 20, 20]
+    assert pauses(Probing(Adaptation()), [-1.0] * 3, 0.0) == [4, 4, 4], "what is free is frequent"
+    assert pauses(Probing(Adaptation(probe_every=2)), [-1.0] * 3, 2.0) == [2, 2, 2]
+    assert not any(Probing(Adaptation(is_on=False)).is_due(is_plain=True) for _ in range(200))
+
+
 def test_the_surplus_is_believed_more_the_more_was_seen() -> None:
     surplus = Surplus(Adaptation())
     assert surplus.expected(1.0) == 1.0
@@ -240,6 +330,7 @@ def test_the_surplus_is_believed_more_the_more_was_seen() -> None:
     [
         ({"memory": 0}, "needs memory and prior above 0"),
         ({"probe_every": 0}, "probe_every of at least 1"),
+        ({"probe_share": 0.0}, "probes may take 0.0 of plain decoding's time"),
         ({"least_acceptance": 0.0}, "acceptance may be multiplied by 0.0 to 8.0"),
         ({"most_acceptance": 0.5}, "acceptance may be multiplied by 0.01 to 0.5"),
     ],

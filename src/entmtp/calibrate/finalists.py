@@ -4,10 +4,11 @@ Knows: predictions, rehearsals, times that somebody measured. Does not know: eng
 
 Finalists are a few static trees that replay can hardly tell apart, and each policy that it does not
 say to be surely slower than the best of them. First the static trees run alone, on a part of the
-prompts, and the fastest is chosen. What counts is the time of its steps there, and what it accepts
-on all prompts, which a replay knows exactly. Then that tree and the policies answer all other
-prompts. So the tree's own time in the comparison is none that it was chosen by: of several trees
-that are alike, the luckiest would look faster than it is (the winner's curse).
+prompts, and one is chosen. What counts is the time of its steps there, and what it accepts
+on all prompts, which a replay knows exactly. Of those that the fastest is not surely faster than,
+the smallest is taken: thin evidence makes for small trees. Then that tree and the policies answer
+all other prompts. So the tree's own time in the comparison is none that it was chosen by: of
+several trees that are alike, the luckiest would look faster than it is (the winner's curse).
 
 A policy answers only prompts that its bank was not fitted on. Static trees are of the bank of all
 prompts; if that favours anyone, it favours them.
@@ -21,7 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from entmtp.calibrate.assemble import Candidates
+from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.rehearse import BASELINE, Rehearsed
+from entmtp.calibrate.throughput import Evaluation
 from entmtp.measure.statistics import geometric_mean_interval
 from entmtp.scheduler.bank import Finalist, Interval
 
@@ -29,6 +32,8 @@ MAX_STATICS = 4
 """Static trees that run"""
 CLOSE = 0.03
 """Of the best one's tokens a second: step times are not right to less"""
+MIN_TIMED = 2
+"""Prompts below which nothing is said of how long steps take"""
 MIN_ROUNDS = 4
 """Prompts below which nothing is said of how a policy compares"""
 
@@ -81,7 +86,8 @@ def _statics(candidates: Candidates) -> tuple[int, ...]:
     """The best one, and the fastest ones of other sizes or depths that may be as fast.
 
     Those that it is not surely faster than, by the rows; and those that are so close that step
-    times, which no interval here counts as doubtful, may have it wrong.
+    times, which no interval here counts as doubtful, may have it wrong. The smallest of the former
+    is always one: with few rows a small tree is not ruled out.
     """
     evaluation, best = candidates.evaluation, candidates.offer.chosen[-1]
     rates = [one.tokens_per_second for one in evaluation.predictions]
@@ -90,7 +96,11 @@ def _statics(candidates: Candidates) -> tuple[int, ...]:
         is_close = rates[place] > (1 - CLOSE) * rates[best]
         if is_close or not evaluation.is_surely_faster(best, place):
             kept.setdefault(_shape(candidates, place), place)
-    return tuple(kept.values())[:MAX_STATICS]
+    places = tuple(kept.values())
+    doubtful = [place for place in places if not evaluation.is_surely_faster(best, place)]
+    smallest = min(doubtful, key=lambda place: _shape(candidates, place))
+    first = places[:MAX_STATICS]
+    return first if smallest in first else (*first[:-1], smallest)
 
 
 def _shape(candidates: Candidates, place: int) -> tuple[int, int]:
@@ -99,25 +109,41 @@ def _shape(candidates: Candidates, place: int) -> tuple[int, int]:
     return tree.num_nodes, tree.depth
 
 
-def choose_static(
-    statics: Sequence[int], lengths: Mapping[int, float], choosing: Sequence[Round]
-) -> int:
-    """The place of the fastest static tree; the first one where nothing was measured.
+def choose_static(statics: Sequence[int], evaluation: Evaluation, choosing: Sequence[Round]) -> int:
+    """The place of the smallest static tree that the fastest one is not surely faster than.
+
+    The first one where too little was measured to say.
 
     Args:
-        lengths: tokens a step of each tree on all prompts.
+        evaluation: of all candidates: what they accept on all prompts, and how sure that is.
         choosing: prompts that all of them have answered.
     """
     usable = [round_ for round_ in choosing if all(one.num_steps for one in round_.values())]
-    if not usable:
+    if len(usable) < MIN_TIMED:
         return statics[0]
+    trees = [one.tree for one in evaluation.predictions]
+    paces = {place: _paces(static_name(place), usable) for place in statics}
+    lengths = {place: evaluation.predictions[place].mean_acceptance_length for place in statics}
+    rates = {place: float(np.log(lengths[place]) - paces[place].mean()) for place in statics}
+    best = max(statics, key=rates.__getitem__)
 
-    def rate(place: int) -> float:
-        answers = [round_[static_name(place)] for round_ in usable]
-        seconds = [np.log(one.seconds / one.num_steps) for one in answers]
-        return float(np.log(lengths[place]) - np.mean(seconds))
+    def may_be_as_fast(place: int) -> bool:
+        _, low, high = geometric_mean_interval(np.exp(paces[place] - paces[best]).tolist())
+        accepted = evaluation.half_width(best, place)
+        if low is None or high is None or accepted is None:
+            return True
+        # Two doubts of their own: how long steps take, and how much is accepted on other prompts.
+        doubt = np.hypot(np.log(high / low) / 2, accepted)
+        return bool(rates[best] - rates[place] <= doubt)
 
-    return max(statics, key=rate)
+    alike = [place for place in statics if place == best or may_be_as_fast(place)]
+    return min(alike, key=lambda place: (trees[place].num_nodes, trees[place].depth))
+
+
+def _paces(name: str, rounds: Sequence[Round]) -> Floats:
+    """Logarithm of the seconds of a step, of each prompt."""
+    answers = [round_[name] for round_ in rounds]
+    return np.log([one.seconds / one.num_steps for one in answers])
 
 
 def conclude(

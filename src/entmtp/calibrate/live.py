@@ -23,6 +23,7 @@ from entmtp.calibrate.answers import AnswerConfig, answer_params
 from entmtp.calibrate.finalists import Answered, Finalists, Rounds, choose_static, static_name
 from entmtp.calibrate.live_file import Done, read_done, write_done
 from entmtp.calibrate.rehearse import Fold
+from entmtp.calibrate.throughput import Evaluation
 from entmtp.engine import Engine, GenerationParams
 from entmtp.engine.questions import Question
 from entmtp.heads import DraftHeads
@@ -66,8 +67,8 @@ class LiveStage:
     bank: TreeBank
     """Of all prompts: the static trees are its"""
     folds: Sequence[Fold]
-    lengths: Mapping[int, float]
-    """Tokens a step of static trees, by place, on all prompts"""
+    evaluation: Evaluation
+    """Of the bank's trees, on all prompts"""
     config: LiveConfig
     path: Path
     """Of what is done, prompt by prompt"""
@@ -90,7 +91,7 @@ class LiveStage:
         statics = {place: StaticPolicy(self.bank.trees[place].tree) for place in finalists.statics}
         trees = {static_name(place): policy for place, policy in statics.items()}
         self._answer(trees, choosing, share, done, tell)
-        static = choose_static(finalists.statics, self.lengths, done.of(choosing))
+        static = choose_static(finalists.statics, self.evaluation, done.of(choosing))
         best = {static_name(static): statics[static]}
         for number, (fold, rows) in enumerate(zip(self.folds, comparing, strict=True), start=1):
             rivals = {name: policy_from_bank(name, fold.bank) for name in finalists.policies}

@@ -4,9 +4,10 @@ Knows: traces, times, candidates. Does not know: how one of them is chosen in a 
 
 A throughput-Pareto bank ends with the best static tree. What is offered to a policy that knows the
 price of time goes on behind it: in each band of how sure the heads are, the candidate that is worth
-most there. Nothing gets in on thin evidence: it must be ahead of the best static tree by `DOUBT`
-standard errors of their difference. Switching between trees is free here: whether one pays is asked
-of the policy that chooses, which knows the step before.
+most there. Nothing gets in on thin evidence: it must be ahead of the best static tree by the 95 %
+interval of their difference. Each prompt counts as a whole, since its steps are alike. Switching
+between trees is free here: whether one pays is asked of the policy that chooses, which knows the
+step before.
 
 Dimension key: N starts · O candidates · B bands.
 """
@@ -20,17 +21,16 @@ from typing import NamedTuple
 import numpy as np
 
 from entmtp.calibrate.banks import halving
-from entmtp.calibrate.intervals import MIN_ROWS
+from entmtp.calibrate.intervals import MIN_ROWS, student_quantile
 from entmtp.calibrate.monotone import bins_of, quantile_edges
 from entmtp.calibrate.options import Options, bank_options
 from entmtp.calibrate.scores import scores
 from entmtp.calibrate.throughput import Evaluation, sure_bank
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import Places, row_ends
+from entmtp.calibrate.walk import Places, row_ends, rows_of
 from entmtp.scheduler.times import StepTimes
 from entmtp.trees import Tree
 
-DOUBT = 2.0
 NUM_BANDS = 6
 NUM_ROUNDS = 4
 """Of choosing and walking"""
@@ -82,7 +82,8 @@ def _in_bands(
     picked: tuple[int, ...] = ()
     for _ in range(NUM_ROUNDS):
         at = options.visited(choice)
-        latest = [_best(options, at & (bands == band), rate, static) for band in range(NUM_BANDS)]
+        starts = [np.flatnonzero(at & (bands == band)) for band in range(NUM_BANDS)]
+        latest = [_best(options, one, rate, static) for one in starts]
         choice = np.array(latest)[bands]
         reached = options.tokens_per_second(choice)
         if reached <= rate:
@@ -91,11 +92,15 @@ def _in_bands(
     return picked
 
 
-def _best(options: Options, at: Places, rate: float, static: int) -> int:
-    """The candidate most surely worth more than `static` at the starts `at`, or that one."""
-    if not at.any():
+def _best(options: Options, starts: Places, rate: float, static: int) -> int:
+    """The candidate most surely worth more than `static` at some starts, or that one."""
+    rows, row_of = np.unique(rows_of(options.trace, starts), return_inverse=True)
+    if len(rows) < MIN_ROWS:
         return static
-    ahead = options.accepted[at] - options.accepted[at][:, [static]]
+    ahead = options.accepted[starts] - options.accepted[starts][:, [static]]
     price = rate * (options.seconds[0] - options.seconds[0, static])
-    doubt = DOUBT * ahead.std(axis=0) / np.sqrt(len(ahead))
+    apart = np.zeros((len(rows), ahead.shape[1]))  # [R, O] each row's part in the error of the mean
+    np.add.at(apart, row_of, (ahead - ahead.mean(axis=0)) / len(ahead))
+    error = np.sqrt((apart**2).sum(axis=0) * len(rows) / (len(rows) - 1))
+    doubt = student_quantile(len(rows) - 1) * error
     return int((ahead.mean(axis=0) - doubt - price).argmax())

@@ -247,7 +247,7 @@ def _live(
         config.answers,
         judged.bank,
         judged.folds,
-        {place: one.mean_acceptance_length for place, one in enumerate(predictions)},
+        judged.candidates.evaluation,
         config.live,
         timed.live_path,
     )

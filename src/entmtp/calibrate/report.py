@@ -51,7 +51,7 @@ TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "live": (
             "Promised by replay, measured live",
             "Finalists on prompts that they were not fitted on, every prompt by every one in turn,"
-            " beside the fastest static tree. Static trees ran on prompts of their own, by which"
+            " beside the best static tree. Static trees ran on prompts of their own, by which"
             " that one was chosen; policies on the others.",
         ),
         "bias": (

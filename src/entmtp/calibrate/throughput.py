@@ -48,9 +48,13 @@ class Evaluation:
     samples: Floats  # [T, B] logarithm of tokens/s in each redraw of the rows
     num_rows: int
 
+    def half_width(self, one: int, other: int) -> float | None:
+        """Of the logarithm of the ratio of two trees' tokens/s; None where rows are too few."""
+        return half_width(self.samples[one] - self.samples[other], self.num_rows)
+
     def is_surely_faster(self, one: int, other: int) -> bool:
         """Whether the lower end of the paired difference, one less other, is above 0."""
-        half = half_width(self.samples[one] - self.samples[other], self.num_rows)
+        half = self.half_width(one, other)
         if half is None:
             return False
         rates = [self.predictions[place].tokens_per_second for place in (one, other)]

@@ -116,8 +116,8 @@ class Sequence:
             root_signals: of the last of the tokens, the next step's root.
             tried: how the step came by them.
         """
-        if self.reads_root:  # others may have them in passing, and in other company not
-            self._root_signals = root_signals
+        # Others may have them in passing, and in other company not.
+        self._root_signals = root_signals if self.reads_root else RootSignals()
         said = []
         for token_id in token_ids:
             said.append(token_id)

@@ -29,9 +29,12 @@ class Adaptation:
     """The smallest factor of acceptance"""
     most_acceptance: float = 8.0
     """The largest; no probability rises over 1 by it"""
-    probe_every: int = 24
+    probe_every: int = 64
     """After at most so many plain steps on end, one drafts all the same: who never drafts learns
     nothing"""
+    probe_share: float = 0.005
+    """Of plain decoding's time, what probes may cost as calibrated. By the clock it may be more:
+    calibrated is a step behind its like, and a probe stands alone among plain steps"""
     is_shared: bool = False
     """Sequences of one policy learn together, and later ones start from what earlier ones learnt.
     Choices then depend on company; what is said does not"""
@@ -40,6 +43,10 @@ class Adaptation:
         if not (self.memory > 0 and self.prior > 0 and self.probe_every >= 1):
             raise BadInput(
                 "adaptation needs memory and prior above 0, and probe_every of at least 1"
+            )
+        if not self.probe_share > 0:
+            raise BadInput(
+                f"probes may take {self.probe_share} of plain decoding's time; give a share above 0"
             )
         if not 0 < self.least_acceptance <= 1 <= self.most_acceptance:
             raise BadInput(
@@ -137,32 +144,66 @@ class Correction:
         common = prior * (prior + sum(hits)) / (prior + sum(masses))
         least, most = adaptation.least_acceptance, adaptation.most_acceptance
         factors = [(common + hit) / (prior + mass) for hit, mass in zip(hits, masses, strict=True)]
-        self.factors = [min(max(factor, least), most) for factor in factors]
+        self.factors = [
+            factor if least < factor < most else min(max(factor, least), most) for factor in factors
+        ]
+
+
+FIRST_PAUSE = 4
+"""Plain steps before the first probe"""
+LOOKED_AT = 8
+"""Plain steps of a pause that are asked all the same whether they are worth a draft"""
 
 
 class Probing:
     """Says when a step that would be plain should draft, to learn whether that pays by now.
 
-    At first soon, then ever more rarely as long as it does not.
+    Each probe that brought less than its time doubles the pause before the next one, until probes
+    take no more than their share of the time or the pause is the longest there may be. While they
+    are in vain the least is drafted that tells anything. One that paid is followed by another at
+    once, of a whole draft: whether the text has turned is then soon known.
     """
 
     def __init__(self, adaptation: Adaptation) -> None:
-        self._most = adaptation.probe_every
+        self._adaptation = adaptation
         self._is_on = adaptation.is_on
-        self._wait = self._first = min(4, self._most)
+        self._pause = min(FIRST_PAUSE, adaptation.probe_every)
         self._num_plain = 0
+
+    @property
+    def has_paid(self) -> bool:
+        """Whether the last probe has, so that the next may draft more than the least."""
+        return self._pause == 0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the first steps of a long pause are over, and none of them was worth a draft.
+
+        Then nothing but the next probe needs to be thought of.
+        """
+        return self._pause > LOOKED_AT and self._num_plain >= LOOKED_AT
 
     def is_due(self, *, is_plain: bool) -> bool:
         """Asked in every step."""
         self._num_plain = self._num_plain + 1 if is_plain else 0
-        if not self._is_on or self._num_plain <= self._wait:
+        if not self._is_on or self._num_plain <= self._pause:
             return False
         self._num_plain = 0
         return True
 
-    def hear(self, surplus: float) -> None:
-        """Take in what a probe has brought over a plain step."""
-        self._wait = self._first if surplus > 0 else min(2 * self._wait, self._most)
+    def hear(self, surplus: float, price: float) -> None:
+        """Take in a probe.
+
+        Args:
+            surplus: tokens that it brought over a plain step, the price of time paid.
+            price: what it took longer, in plain steps.
+        """
+        if surplus > 0:
+            self._pause = 0
+            return
+        most = min(self._adaptation.probe_every, price / self._adaptation.probe_share)
+        first = min(FIRST_PAUSE, self._adaptation.probe_every)
+        self._pause = max(first, min(2 * self._pause, int(most)))
 
 
 class Surplus:

@@ -17,13 +17,17 @@ brings over plain steps is learnt without it: that is about more than the next s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from entmtp.errors import BadInput
 from entmtp.scheduler.adapting import Adaptation, Learnt, Probing, Rate
-from entmtp.scheduler.base import Bid, Estimate, Room, Selection, Signals, TreePolicy
+from entmtp.scheduler.base import Bid, DraftSignals, Estimate, Room, Selection, Signals, TreePolicy
 from entmtp.scheduler.times import Costs, Times, is_switch, verify_time
-from entmtp.trees import Tree
+from entmtp.trees import ROOT, Tree, chain
+
+LEAST = chain(1)
+"""The smallest draft that tells whether heads are right: what a probe drafts, until one pays"""
 
 
 class CostedPolicy(TreePolicy):
@@ -41,7 +45,7 @@ class CostedPolicy(TreePolicy):
     ) -> None:
         """
         Args:
-            trees: all that may be drafted; the last one holds all others.
+            trees: all that may be drafted, beside the least; the last one holds all others.
             rate: tokens a second, as calibrated.
             kinds: of predictions that are corrected apart.
             reads_root: whether the root's signals are read in each step.
@@ -51,7 +55,7 @@ class CostedPolicy(TreePolicy):
         """
         if not trees:
             raise BadInput(f"policy {self.name} has no trees; give at least one")
-        self.trees = tuple(trees)
+        self.trees = (LEAST, *trees)
         self.costs = Costs(times, self.trees, reads_root=reads_root)
         self.adaptation = adaptation
         self._rate, self._kinds = rate, kinds
@@ -85,11 +89,15 @@ class Costed(Selection):
         self._has_drafted = False
         self.is_probe = False
         """Whether this step drafts only to learn, and so has to verify some of it"""
+        self.is_least = False
+        """Whether it is a probe that drafts only `LEAST`"""
         self._place = 0
         self._depth = 0
         """Levels drafted in this step"""
         self._rows = 0
         """That this step was promised to verify, all sequences' together"""
+        self._spent = 0.0
+        """Seconds that such a step takes behind others of its size"""
         self._last_rows = 0
         """Of this sequence in the last step, padding included; 0 before the first"""
         self.verify: Sequence[float] = ()
@@ -110,13 +118,13 @@ class Costed(Selection):
         if signals.num_steps and self.estimate is not None:
             rate = self._learnt.rate
             plain = self._seconds(company, 0)
-            seconds = self._seconds(rows, self._depth)
+            seconds = self._spent if rows == self._rows else self._seconds(rows, self._depth)
             if self._has_drafted:
                 extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
                 self._learnt.surplus.hear(surplus)
                 if self.is_probe:
-                    self._probing.hear(surplus)
+                    self._probing.hear(surplus, extra / plain)
                 self.learn(signals.num_accepted)
             rate.hear(signals.num_accepted + 1, seconds + self._switch(rows // company), plain)
         costs, last = self._costs, rows // company
@@ -130,12 +138,18 @@ class Costed(Selection):
     def is_worth_drafting(self, predicted: float) -> bool:
         """Whether this step should draft, by what that is predicted to bring over a plain step.
 
-        One plain step in many drafts all the same, to learn.
+        One plain step in many drafts all the same, to learn: `LEAST` alone if `is_least`.
         """
         is_worth = self._learnt.surplus.expected(predicted) > 0
         self.is_probe = self._probing.is_due(is_plain=not is_worth)
+        self.is_least = self.is_probe and not self._probing.has_paid
         self._has_drafted = is_worth or self.is_probe
         return self._has_drafted
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing but a probe will draft for the rest of a long pause."""
+        return self._probing.is_resting
 
     def _seconds(self, rows: int, levels: int) -> float:
         """Of a step of so many rows, all sequences' together, behind so many levels of a draft.
@@ -170,6 +184,19 @@ class Costed(Selection):
             self._switch_seconds,
         )
 
+    def bid_to_probe(self) -> Bid:
+        """For `LEAST`: what it brings at best, else several that probe would all draft in vain."""
+        return self.bid_for([0.0, 1.0])
+
+    def choose_to_probe(self, draft: DraftSignals) -> Tree:
+        """`LEAST`, if there is room for it. Nothing is promised of it."""
+        room = draft.room
+        has_room = room is None or room.num_slots >= LEAST.num_nodes
+        tree = draft.tree if has_room else ROOT
+        self._depth = draft.tree.depth
+        self.promise(math.nan, 0.0, tree.num_nodes, room)
+        return tree
+
     def promise(
         self, score: float, num_accepted: float, rows: int, room: Room | None = None
     ) -> None:
@@ -181,5 +208,6 @@ class Costed(Selection):
         """
         slots, company = (rows, 1) if room is None else (room.num_slots, room.num_sequences)
         self._rows = slots * company
-        seconds = self._seconds(self._rows, self._depth) + self._switch(slots)
+        self._spent = self._seconds(self._rows, self._depth)
+        seconds = self._spent + self._switch(slots)
         self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)

@@ -19,7 +19,7 @@ from entmtp.errors import BadInput
 from entmtp.scheduler.acceptance import StepFunction, check_depths
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
-from entmtp.scheduler.costed import Costed, CostedPolicy
+from entmtp.scheduler.costed import LEAST, Costed, CostedPolicy
 from entmtp.scheduler.times import Times
 from entmtp.trees import ROOT, Part, Tree
 
@@ -53,7 +53,8 @@ class PerStepPolicy(CostedPolicy):
                 above is): what is expected before a level is drafted.
             times: seconds of steps.
             rate: tokens a second, as calibrated.
-            sizes: rows to choose from, the root's included; 1 is always among them.
+            sizes: rows to choose from, the root's included; 1 is always among them, and 2 if there
+                is nothing else: who never drafts learns nothing.
             stops: ask between levels; useless where all levels come out of one product.
 
         Raises:
@@ -69,12 +70,13 @@ class PerStepPolicy(CostedPolicy):
         self.acceptance = tuple(acceptance)
         self.reach = tuple(reach)
         most = tree.num_nodes
-        self.sizes = tuple(sorted({1, *(min(size, most) for size in sizes)}))
+        fitting = {1, *(min(size, most) for size in sizes)}
+        self.sizes = tuple(sorted(fitting)) if len(fitting) > 1 else (1, LEAST.num_nodes)
         self.stops = stops
 
     @property
     def num_rows(self) -> frozenset[int]:
-        return frozenset(self.sizes)
+        return frozenset((*self.sizes, LEAST.num_nodes))
 
     def begin(self, seed: int) -> Selection:
         return _PerStep(self)
@@ -85,7 +87,7 @@ class _PerStep(Costed):
 
     def __init__(self, policy: PerStepPolicy) -> None:
         super().__init__(policy)
-        self._tree = tree = policy.trees[0]
+        self._tree = tree = policy.trees[-1]
         self._acceptance = policy.acceptance
         self._reach = policy.reach
         self._sizes = policy.sizes
@@ -99,11 +101,17 @@ class _PerStep(Costed):
         ]
         self._values = [1.0]
         """Of the nodes drafted so far in this step"""
+        self._ranked: list[float] = []
+        """Those without the root's, best first"""
+        self._gains: Sequence[float] = (0.0,)
+        """The sum of the first 0, 1, … of these"""
         self._promised: list[float] = []
         """Of each depth verified: P(accepted | the one above is), as the tables have it"""
 
     def learn(self, num_accepted: int) -> None:
         """By depth, given that the depth above was accepted; of deeper ones nothing is known."""
+        if not self._promised:  # a probe
+            return
         kinds = range(min(len(self._promised), num_accepted + 1))
         real = [float(depth < num_accepted) for depth in kinds]
         self._learnt.correction.hear(kinds, self._promised[: len(real)], real)
@@ -111,8 +119,8 @@ class _PerStep(Costed):
 
     def widest(self, signals: Signals) -> Tree:
         self.hear(signals)
-        self._values = [1.0]
-        value, best, price = 1.0, float("-inf"), self._price()
+        self._values, self._ranked, self._gains = [1.0], [], (0.0,)
+        value, best, price = 1.0, float("-inf"), self._price(1)
         rate = self._learnt.rate.value
         draft = self._costs.draft[self._place]
         gain = 0.0
@@ -122,7 +130,7 @@ class _PerStep(Costed):
             best = max(best, gain - rate * draft[depth])
         best += rate * self.spared()
         if self.is_worth_drafting(best):
-            return self._tree
+            return LEAST if self.is_least else self._tree
         self.promise(float("nan"), 0.0, 1)
         return ROOT
 
@@ -134,7 +142,7 @@ class _PerStep(Costed):
         """
         depth = draft.tree.depth
         self._value(draft)
-        price = self._price(self._ranked())
+        price = self._price(self._best_size())
         frontier = [self._values[node] for node in self._inner[depth - 1]]
         levels, rate = self._costs.draft[self._place], self._learnt.rate.value
         share, gain = 1.0, 0.0
@@ -146,14 +154,17 @@ class _PerStep(Costed):
         return False
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
+        if self.is_least:
+            return self.bid_to_probe()
         self._value(draft)
-        gains = accumulate(self._ranked(), initial=0.0)
-        return self.bid_for(list(gains))
+        return self.bid_for(self._gains)
 
-    def choose(self, signals: Signals, draft: DraftSignals) -> Part:
+    def choose(self, signals: Signals, draft: DraftSignals) -> Tree | Part:
+        if self.is_least:
+            return self.choose_to_probe(draft)
         self._value(draft)
         values, room = self._values, draft.room
-        size = self._best_size(self._ranked()) if room is None else room.num_slots
+        size = self._best_size() if room is None else room.num_slots
         # Best first, and of equal ones the parent, whose id is smaller.
         order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
         kept = sorted(order[: size - 1])
@@ -177,15 +188,13 @@ class _PerStep(Costed):
                 else values[parent]
                 for parent, log_prob in zip(parents[first:end], log_probs[first:end], strict=True)
             ]
+        if len(values) > len(self._gains):
+            self._ranked = sorted(values[1:], reverse=True)
+            self._gains = tuple(accumulate(self._ranked, initial=0.0))
 
-    def _ranked(self) -> list[float]:
-        """Values of drafted nodes, best first."""
-        return sorted(self._values[1:], reverse=True)
-
-    def _best_size(self, ranked: Sequence[float]) -> int:
+    def _best_size(self) -> int:
         """Rows, the root's included, at which value less the price of rows is largest."""
-        verify, rate = self.verify, self._learnt.rate.value
-        gains = list(accumulate(ranked, initial=0.0))
+        verify, rate, gains = self.verify, self._learnt.rate.value, self._gains
         most = len(gains)
         best, best_net = 1, float("-inf") if self.is_probe else -rate * verify[1]
         # A short draft is taken whole, whether or not that is one of the sizes.
@@ -195,18 +204,17 @@ class _PerStep(Costed):
                 best, best_net = size, net
         return best
 
-    def _price(self, ranked: Sequence[float] = ()) -> float:
+    def _price(self, size: int) -> float:
         """What one more node must bring: the cost of its row, or the value of a node in its place.
 
         A row is not charged for the switch that the whole size may be.
 
         Args:
-            ranked: what could be kept now.
+            size: rows that would be kept now.
         """
-        size = self._best_size(ranked) if ranked else 1
         verify = self.rows_alone
         place = bisect_right(self._sizes, size)
-        replaced = ranked[size - 2] if size > 1 else float("inf")
+        replaced = self._ranked[size - 2] if size > 1 else float("inf")
         if place == len(self._sizes):
             return replaced
         larger = self._sizes[place]

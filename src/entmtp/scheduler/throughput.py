@@ -5,6 +5,7 @@ Knows: trees, step times, how accepted drafts depend on a score. Does not know: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from entmtp.scheduler.acceptance import Columns, StepFunction
 from entmtp.scheduler.adapting import Adaptation
 from entmtp.scheduler.banded import union
 from entmtp.scheduler.base import Bid, DraftSignals, Selection, Signals
-from entmtp.scheduler.costed import Costed, CostedPolicy
+from entmtp.scheduler.costed import LEAST, Costed, CostedPolicy
 from entmtp.scheduler.score import (
     BEFORE_DRAFTING,
     History,
@@ -90,7 +91,7 @@ class ThroughputPolicy(CostedPolicy):
 
     @property
     def num_rows(self) -> frozenset[int]:
-        return frozenset((1, *(tree.num_nodes for tree in self.bank)))
+        return frozenset((1, LEAST.num_nodes, *(tree.num_nodes for tree in self.bank)))
 
     def begin(self, seed: int) -> Selection:
         return _Throughput(self)
@@ -109,7 +110,7 @@ class _Throughput(Costed):
         self._history = History()
         self._sizes = [tree.num_nodes for tree in policy.bank]
         self._depths = [tree.depth for tree in policy.bank]
-        self.reads_root = policy.reads_root
+        self.reads_root = self._wants_root = policy.reads_root
         self.stops_draft = len(policy.acceptance) > 2
         self._taken: tuple[int, float] | None = None
         """Which tree of the bank, and the drafts that its table promised"""
@@ -124,21 +125,29 @@ class _Throughput(Costed):
         if self._taken is not None:  # else nothing was there to be accepted
             self._history.hear(signals)
         self.hear(signals)
-        score = self._scores[0].of(Known(signals, self._history.accepted))
+        score, best = math.nan, -math.inf
+        if self.reads_root or not self._wants_root:  # else only a probe is asked for
+            score = self._scores[0].of(Known(signals, self._history.accepted))
+            best = self._worth(score)
+        is_drafted = self.is_worth_drafting(best)
+        self.reads_root = self._wants_root and (is_drafted or not self.is_resting)
+        if is_drafted:
+            return LEAST if self.is_least else self._union
+        self.promise(score, 0.0, 1)
+        return ROOT
+
+    def _worth(self, score: float) -> float:
+        """Of the best tree, over a plain step, by a score known before drafting."""
         gains = self._gains(0, score)
         verify, draft = self.verify, self._costs.draft[self._place]
         rate = self._learnt.rate.value
         plain = verify[1]
-        best = max(
+        return max(
             [
                 gain - rate * (verify[size] - plain + draft[depth])
                 for gain, size, depth in zip(gains, self._sizes, self._depths, strict=True)
             ]
         )
-        if self.is_worth_drafting(best):
-            return self._union
-        self.promise(score, 0.0, 1)
-        return ROOT
 
     def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
         depth = draft.tree.depth
@@ -154,6 +163,8 @@ class _Throughput(Costed):
         return later > now
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
+        if self.is_least:
+            return self.bid_to_probe()
         gains = self._fitting(signals, draft)[1]
         by_rows = [0.0] * max(self._sizes)
         for gain, size in zip(gains, self._sizes, strict=True):
@@ -161,6 +172,8 @@ class _Throughput(Costed):
         return self.bid_for(list(accumulate(by_rows, max)))
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Tree:
+        if self.is_least:
+            return self.choose_to_probe(draft)
         score, gains = self._fitting(signals, draft)
         rate, verify = self._learnt.rate.value, self.verify
         room = draft.room
