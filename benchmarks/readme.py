@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from math import log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from entmtp.measure.statistics import geometric_mean_interval
@@ -47,6 +48,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     """What stands between which markers of which page."""
     return {
         "README.md": {"table": speed_table, "figures": figures},
+        "docs/calibrate.md": {"calibrations": of_calibrations},
         "docs/runtimes.md": {"steps": of_runtimes},
         "docs/scheduler.md": {
             "methods": of_methods,
@@ -214,6 +216,84 @@ def of_runtimes() -> str:
         " Divergence: of the next token's distribution from that of the first row, in nats a token."
     )
     return "\n".join(lines) + "\n"
+
+
+def of_calibrations() -> str:
+    """What the calibrations of the shipped banks took and found."""
+    rows = ["| | hydra | medusa |", "|---|---|---|"]
+    found = [read(f"calibration-{heads}.json") for heads in ("hydra", "medusa")]
+    for words, cell in CALIBRATIONS.items():
+        rows.append(f"| {words} | {' | '.join(cell(one) for one in found)} |")
+    prompts = ", ".join(str(one["made_from"]["num_prompts"]) for one in found)
+    return "\n".join(rows) + f"\n\nPrompts: {prompts}.\n"
+
+
+def stages_of(found: dict[str, Any]) -> str:
+    seconds = found["seconds"]
+    stages = ", ".join(f"{stage} {time:.0f} s" for stage, time in seconds.items())
+    return f"{sum(seconds.values()) / 60:.1f} minutes ({stages})"
+
+
+def halves_of(found: dict[str, Any]) -> str:
+    """The best static tree of one half of the prompts, there and on the other half."""
+    return "; ".join(
+        f"{one['expected']['num_nodes']} nodes: {one['expected']['tokens_per_second']:.0f} expected,"
+        f" {one['found']['tokens_per_second']:.0f} found"
+        for one in found["best_static"]
+    )
+
+
+def bounds_of(found: dict[str, Any]) -> str:
+    bounds = found["oracle_bounds"]
+    return ", ".join(
+        f"{words} {bounds[name]:.0f}"
+        for name, words in (
+            ("plain", "plain"),
+            ("best_static", "best static tree"),
+            ("bank_perfect", "perfect chooser of the bank"),
+            ("fixed_size", "best nodes of one number in each step"),
+            ("full", "the true path alone"),
+        )
+    )
+
+
+def bias_of(found: dict[str, Any]) -> str:
+    """The largest share by which the greedy construction's score is above the truth."""
+    largest = max(
+        found["greedy_bias"],
+        key=lambda one: one["biased_mean_accepted"] / max(one["true_mean_accepted"], 0.1),
+    )
+    biased, true = largest["biased_mean_accepted"], largest["true_mean_accepted"]
+    middle = median(
+        one["biased_mean_accepted"] / one["true_mean_accepted"] - 1
+        for one in found["greedy_bias"]
+        if one["true_mean_accepted"] > 0
+    )
+    return (
+        f"{biased:.3f} for {true:.3f} drafts at the worst, a tree of {largest['num_nodes']} nodes;"
+        f" {100 * middle:+.1f} % in the middle of {len(found['greedy_bias'])} trees"
+    )
+
+
+def signals_of(found: dict[str, Any]) -> str:
+    by_information = sorted(found["signals"], key=lambda one: -one["mutual_information"])
+    some = [
+        *by_information[:2],
+        *(one for one in by_information if one["name"] in ("p0", "entropy")),
+    ]
+    return ", ".join(
+        f"`{one['name']}` {one['pearson_r']:.2f} and {one['mutual_information']:.3f}"
+        for one in some
+    )
+
+
+CALIBRATIONS = {
+    "time": stages_of,
+    "a static tree on the half that it was chosen on, and on the other (tokens/s)": halves_of,
+    "bounds (tokens/s, replay)": bounds_of,
+    "greedy construction's own score against self-rollout": bias_of,
+    "signal and accepted length: r, mutual information (nats)": signals_of,
+}
 
 
 def of_kinds() -> str:
