@@ -9,14 +9,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
-from transformers import PreTrainedTokenizerBase
 
 from entmtp.cli.session import note
 from entmtp.engine import Event, FinishEvent, Result, TokenEvent
 from entmtp.engine.text import TextStream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _UNSAFE = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 """Control characters that a model may write and a terminal might obey; tab and newline are fine."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import SupportsInt, TypeGuard
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, SupportsInt, TypeGuard
 
 from entmtp.data import Message, chat_ids, is_text, plain_ids
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text (put into the model's chat form, if it has one), token ids, or a conversation."""

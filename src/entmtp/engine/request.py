@@ -6,8 +6,7 @@ Knows: parameters, the target's tokenizer, its ends and limits. Does not know: s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from entmtp.decode import Sampling
 from entmtp.decode.checks import check_ids
@@ -16,6 +15,9 @@ from entmtp.engine.choosing import Choosing
 from entmtp.engine.params import GenerationParams
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FIRST_CAPACITY = 512
 """Cache rows made ready for an answer of unknown length."""

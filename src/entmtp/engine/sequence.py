@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from contextlib import contextmanager
 from time import perf_counter
-from typing import NamedTuple
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, NamedTuple
 
 from entmtp.decode import RootSignals, TokenLogprob
 from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
@@ -21,6 +19,9 @@ from entmtp.engine.stats import DecodeStats
 from entmtp.engine.text import TextStream
 from entmtp.scheduler import Selection, Signals, StepChoice, decision_of
 from entmtp.trees import Part, Tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class Company(NamedTuple):

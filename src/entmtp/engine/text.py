@@ -9,8 +9,10 @@ sequence at the same token as in plain decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _HALF_CHARACTER = "\ufffd"
 

@@ -27,7 +27,6 @@ from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
 from entmtp.heads.on_native import draft_natively
-from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
@@ -139,6 +138,9 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
     heads.requires_grad_(False)
     heads.eval()
     if target.runtime == "openvino":
+        # Imported here, because it costs seconds that no other runtime needs.
+        from entmtp.heads.on_openvino import draft_on_openvino
+
         draft_on_openvino(heads, target, progress)
     elif target.runtime != "native" or not draft_natively(heads, progress):
         heads.pack()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, ModelRefused
@@ -220,6 +219,8 @@ def _read_hub(spec: str, dtype: torch.dtype) -> tuple[Any, Any]:
 
 def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """Model and tokenizer (None where there is none) of a folder or hub id."""
+    from transformers import AutoModelForCausalLM
+
     try:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -256,6 +257,8 @@ def _reason(error: BaseException, where: str) -> str:
         )
     if not isinstance(error, KeyError):
         return first_line(error)
+    from transformers import AutoConfig
+
     try:
         with quiet():
             config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
@@ -270,6 +273,8 @@ def _reason(error: BaseException, where: str) -> str:
 def _read_tokenizer(where: str) -> Any:
     if Path(where).is_dir() and not _has_any(Path(where), _TOKENIZER_FILES):
         return None
+    from transformers import AutoTokenizer
+
     try:
         with quiet():
             tokenizer: Any = AutoTokenizer.from_pretrained(where, trust_remote_code=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import embedding
@@ -22,7 +23,6 @@ from entmtp.errors import ModelRefused
 from entmtp.target.cache import KVCache
 from entmtp.target.code import code_digest
 from entmtp.target.model import TargetModel
-from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
@@ -34,6 +34,9 @@ from entmtp.target.runtimes.native.library import (
 )
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
+
+if TYPE_CHECKING:
+    from entmtp.target.plain import PlainCache
 
 FORMATS = ("int8",)
 _EXACT_LENGTH = 1 << 30
@@ -57,7 +60,7 @@ class NativeTarget(TargetModel):
             FetchError: the kernels cannot be put into the cache.
             ModelRefused: the model's layers are of another kind.
         """
-        super().__init__(*target.parts)
+        super().__init__(target.original)
         assert number_format in FORMATS, "asked before"
         if reason := misfit(target):
             raise ModelRefused(
@@ -109,6 +112,5 @@ class NativeTarget(TargetModel):
 
 def _check_mark(target: TargetModel) -> Path:
     """Beside the kernels, by all else that the outcome of a self-check hangs on."""
-    config = target.config.to_json_string()
-    what = "\n".join([target.fingerprint, config, code_digest()])
+    what = "\n".join([target.fingerprint, target.original.config_json, code_digest()])
     return kernels_folder() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
