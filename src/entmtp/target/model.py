@@ -23,9 +23,9 @@ from entmtp.target.attention import ATTENTION_NAME, register_attention
 from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.layout import probe_layout, shipped_attention, takes_our_attention
 from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
-from entmtp.target.original import LoadedModel, Original, demand_rows
 from entmtp.target.readiness import Readiness
 from entmtp.target.root_signals import root_signals
+from entmtp.target.unmodified import LoadedModel, Unmodified, demand_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -59,18 +59,18 @@ class TargetModel(Readiness):
     check_mark: Path | None = None
     """A file that stands for a self-check which this very target has passed on this machine"""
 
-    def __init__(self, original: Original) -> None:
-        self.original = original
+    def __init__(self, unmodified: Unmodified) -> None:
+        self.unmodified = unmodified
         """What the same model on another runtime is made of, too"""
-        self._output_layer = original.output_layer
-        self.architecture = original.architecture
-        self.tokenizer = original.tokenizer
-        self.name = original.name
+        self._output_layer = unmodified.output_layer
+        self.architecture = unmodified.architecture
+        self.tokenizer = unmodified.tokenizer
+        self.name = unmodified.name
         self.hidden_size: int = self.output_weight.shape[1]
         self.vocab_size: int = self.output_weight.shape[0]
-        self.num_layers = len(original.layout)
-        self.max_length = original.architecture.max_length
-        self.eos_ids = original.eos_ids
+        self.num_layers = len(unmodified.layout)
+        self.max_length = unmodified.architecture.max_length
+        self.eos_ids = unmodified.eos_ids
 
     @classmethod
     def from_transformers(
@@ -98,7 +98,7 @@ class TargetModel(Readiness):
 
     def with_window(self, window: int) -> TargetModel:
         """The same model with another sliding window in our masks; its own are as they were."""
-        narrow = copy.copy(self.original)
+        narrow = copy.copy(self.unmodified)
         narrow.architecture = self.architecture._replace(window=window)
         return TargetModel(narrow)
 
@@ -128,25 +128,25 @@ class TargetModel(Readiness):
 
     @property
     def device(self) -> torch.device:
-        return self.original.device
+        return self.unmodified.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.original.dtype
+        return self.unmodified.dtype
 
     @property
     def layout(self) -> tuple[LayerShape, ...]:
-        return self.original.layout
+        return self.unmodified.layout
 
     @property
     def shipped_attention(self) -> str | None:
         """The name of what our attention stands in for; None where the model keeps its own."""
-        return self.original.shipped_attention
+        return self.unmodified.shipped_attention
 
     @property
     def config(self) -> PreTrainedConfig:
         """The text configuration."""
-        return self.original.config
+        return self.unmodified.config
 
     @property
     def number_format(self) -> str:
@@ -156,7 +156,7 @@ class TargetModel(Readiness):
     @property
     def transformers_model(self) -> PreTrainedModel:
         """The unmodified model, which is read now where nothing has asked for it yet."""
-        return self.original.model
+        return self.unmodified.model
 
     @cached_property
     def _body(self) -> Any:
@@ -164,7 +164,7 @@ class TargetModel(Readiness):
 
     @property
     def embedding_weight(self) -> torch.Tensor:  # [V, H]
-        return self.original.embedding_weight
+        return self.unmodified.embedding_weight
 
     @property
     def output_weight(self) -> torch.Tensor:  # [V, H]
@@ -261,9 +261,9 @@ class TargetModel(Readiness):
     @property
     def fingerprint(self) -> str:
         """Names these weights; see `sketch` for weights that are held in float16."""
-        return self.original.fingerprint
+        return self.unmodified.fingerprint
 
     @property
     def sketch(self) -> str:
         """Some of these weights' values, to be compared with a tolerance (`is_alike`)."""
-        return self.original.sketch
+        return self.unmodified.sketch

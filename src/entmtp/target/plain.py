@@ -16,7 +16,7 @@ import torch
 from entmtp.target.architecture import FULL, Architecture
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
-from entmtp.target.original import LoadedModel
+from entmtp.target.unmodified import LoadedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -98,6 +98,12 @@ def must_be_fast(runtime: str, number_format: str) -> bool:
     return runtime in _FAST or number_format == INT8
 
 
+def can_be_native(runtime: str, number_format: str, device: str) -> bool:
+    """Whether what is asked for may end on `native`."""
+    is_native = runtime in ("auto", "native") and _fast_format(number_format) in native.FORMATS
+    return is_native and device == "cpu" and native.missing() is None
+
+
 def on_runtime(
     target: TargetModel,
     runtime: str,
@@ -247,8 +253,8 @@ def is_compiled(target: TargetModel, number_format: str) -> bool:
         ModelRefused: the layers cannot be taken out of this model.
     """
     kind = {
-        "model": target.original.class_name,
-        "config": target.original.config_json,
+        "model": target.unmodified.class_name,
+        "config": target.unmodified.config_json,
         "dtype": str(target.dtype),
         "layout": str(target.layout),
     }
@@ -264,7 +270,7 @@ def is_compiled(target: TargetModel, number_format: str) -> bool:
 
 def _misfit(target: TargetModel) -> str | None:
     """Why nothing but PyTorch as it comes can be used for this target."""
-    if target.original.known_to_fit is not None:
+    if target.unmodified.known_to_fit is not None:
         return None
     if target.device.type != "cpu":
         return f"it is for CPUs, and the model is on {target.device}"
@@ -274,7 +280,7 @@ def _misfit(target: TargetModel) -> str | None:
         return (
             f"{target.config.model_type} keeps attention of its own, and a row of that may differ"
         )
-    if not target.original.is_plain:
+    if not target.unmodified.is_plain:
         return "the model's weights are packed by a quantisation package"
     if experts := _experts(target):
         return f"the model chooses experts ({experts}), and a graph has no choices"
@@ -287,4 +293,11 @@ def _experts(target: TargetModel) -> str | None:
     return next((name for name in _EXPERTS if (settings.get(name) or 0) > 1), None)
 
 
-__all__ = ["RUNTIMES", "is_compiled", "must_be_fast", "on_runtime", "parse_runtime"]
+__all__ = [
+    "RUNTIMES",
+    "can_be_native",
+    "is_compiled",
+    "must_be_fast",
+    "on_runtime",
+    "parse_runtime",
+]

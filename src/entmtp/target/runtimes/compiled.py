@@ -77,7 +77,7 @@ class CompiledTarget(TargetModel):
             FetchError: what was compiled cannot be put into the cache.
             ModelRefused: the layers cannot be taken out of this model.
         """
-        super().__init__(target.original)
+        super().__init__(target.unmodified)
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8

@@ -60,7 +60,7 @@ class GraphsTarget(TargetModel):
         """
         if recorder is None and (reason := misfit(target)):
             raise BadInput(f"the graphs runtime cannot be used: {reason}")
-        super().__init__(target.original)
+        super().__init__(target.unmodified)
         self.captures = Captures(recorder or CudaRecorder())
         self.attention = attention
         self._attention: TreeAttention = tree_attention(attention)

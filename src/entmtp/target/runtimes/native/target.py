@@ -32,6 +32,7 @@ from entmtp.target.runtimes.native.library import (
     kernels_folder,
     prepare,
 )
+from entmtp.target.runtimes.native.remembered import RememberedModel
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
@@ -60,7 +61,7 @@ class NativeTarget(TargetModel):
             FetchError: the kernels cannot be put into the cache.
             ModelRefused: the model's layers are of another kind.
         """
-        super().__init__(target.original)
+        super().__init__(target.unmodified)
         assert number_format in FORMATS, "asked before"
         if reason := misfit(target):
             raise ModelRefused(
@@ -69,7 +70,9 @@ class NativeTarget(TargetModel):
         prepare(progress)
         progress(f"packing the weights of {target.name} for int8")
         self._num_threads = torch.get_num_threads()
-        self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
+        known = target.unmodified
+        body = known.body() if isinstance(known, RememberedModel) else self._body
+        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads)
         self._embedding = self.embedding_weight
         with torch_on_one_thread():
             self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
@@ -112,5 +115,5 @@ class NativeTarget(TargetModel):
 
 def _check_mark(target: TargetModel) -> Path:
     """Beside the kernels, by all else that the outcome of a self-check hangs on."""
-    what = "\n".join([target.fingerprint, target.original.config_json, code_digest()])
+    what = "\n".join([target.fingerprint, target.unmodified.config_json, code_digest()])
     return kernels_folder() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:16]}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-class Original(ABC):
+class Unmodified(ABC):
     """What all runtimes of a model share; the model itself may be read no earlier than `model`."""
 
     tokenizer: PreTrainedTokenizerBase | None
@@ -73,7 +73,7 @@ class Original(ABC):
         """Some of the weights' values, to be compared with a tolerance (`is_alike`)."""
 
 
-class LoadedModel(Original):
+class LoadedModel(Unmodified):
     """A model in memory."""
 
     def __init__(
