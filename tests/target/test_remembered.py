@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
+from entmtp.data import Message
+from entmtp.data.stored_tokenizer import StoredTokenizer
 from entmtp.engine import Engine, GenerationParams
+from entmtp.engine.prompt import encode
 from entmtp.target import TargetModel, load
 from entmtp.target.load import load_target
 from entmtp.target.runtimes.native import remembered
@@ -18,6 +22,7 @@ from entmtp.target.runtimes.native import target as target_module
 from entmtp.target.runtimes.native.remembered import RememberedModel
 from fixtures import tiny_model
 from runtimes import needs_native
+from saved import CHAT_TEMPLATE, save_model
 
 pytestmark = needs_native
 PROMPT = [3, 1, 4, 1, 5]
@@ -172,6 +177,34 @@ def test_a_file_that_is_broken_is_made_anew_aloud(
     assert len(reads) == 2
     started(folder)
     assert len(reads) == 2
+
+
+def test_the_tokenizer_is_remembered_too(
+    tmp_path: Path, kept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_model(tmp_path / "model", chat_template=CHAT_TEMPLATE)
+    first, second = started(folder), started(folder)
+    assert isinstance(second.tokenizer, StoredTokenizer)
+    for prompt in ("naïve", [Message("user", "one"), Message("assistant", "two")]):
+        assert encode(first, prompt) == encode(second, prompt)
+    (path,) = kept.glob("known-*/tokenizer.json")
+    path.write_text(path.read_text().replace("<eos>", "<sos>"))
+    with caplog.at_level(logging.WARNING):
+        third = started(folder)
+    assert "the tokenizer's file has changed" in caplog.text
+    assert not isinstance(third.tokenizer, StoredTokenizer)
+    assert isinstance(started(folder).tokenizer, StoredTokenizer)
+
+
+def test_a_tokenizer_that_does_more_is_read_as_before(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model(tmp_path / "model")
+    monkeypatch.setattr(remembered, "described", lambda _: None)
+    started(folder)
+    target = started(folder)
+    assert len(reads) == 1
+    assert isinstance(target.tokenizer, PreTrainedTokenizerFast)
 
 
 def test_a_digit_that_has_changed_is_seen(

@@ -9,16 +9,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import typer
 
 from entmtp.cli.session import note
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.engine import Event, FinishEvent, Result, TokenEvent
 from entmtp.engine.text import TextStream
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _UNSAFE = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 """Control characters that a model may write and a terminal might obey; tab and newline are fine."""
@@ -62,7 +60,7 @@ class ShowDrafts:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         stop: tuple[str, ...],
         min_tokens: int = 0,
     ) -> None:

@@ -6,8 +6,8 @@ Knows: parameters, the target's tokenizer, its ends and limits. Does not know: s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.decode import Sampling
 from entmtp.decode.checks import check_ids
 from entmtp.decode.noise import sample_seed
@@ -15,9 +15,6 @@ from entmtp.engine.choosing import Choosing
 from entmtp.engine.params import GenerationParams
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 FIRST_CAPACITY = 512
 """Cache rows made ready for an answer of unknown length."""
@@ -99,9 +96,7 @@ def _seed_of(sampling: Sampling) -> int:
     return sampling.seed
 
 
-def banned_ids(
-    tokenizer: PreTrainedTokenizerBase | None, words: tuple[str, ...]
-) -> tuple[tuple[int, ...], ...]:
+def banned_ids(tokenizer: Tokenizer | None, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """How a tokenizer spells each word: alone, behind a space, and behind a line's end.
 
     Some tokenizers put a space in front of every text; behind a line's end there is none. The

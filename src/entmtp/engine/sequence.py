@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.decode import RootSignals, TokenLogprob
 from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
 from entmtp.engine.request import Request
@@ -19,9 +20,6 @@ from entmtp.engine.stats import DecodeStats
 from entmtp.engine.text import TextStream
 from entmtp.scheduler import Selection, Signals, StepChoice, decision_of
 from entmtp.trees import Part, Tree
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 class Company(NamedTuple):
@@ -49,7 +47,7 @@ class Sequence:
         self,
         request_id: int,
         request: Request,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         selection: Selection,
     ) -> None:
         self.request_id = request_id

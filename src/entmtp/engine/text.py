@@ -9,10 +9,8 @@ sequence at the same token as in plain decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from entmtp.data.tokenizer import Tokenizer
 
 _HALF_CHARACTER = "\ufffd"
 
@@ -22,7 +20,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         stop: Sequence[str],
         min_tokens: int = 0,
     ) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import ModelRefused
 from entmtp.target.architecture import FULL, SLIDING, read_architecture
 from entmtp.target.attention import ATTENTION_NAME, register_attention
@@ -28,7 +29,7 @@ from entmtp.target.root_signals import root_signals
 from entmtp.target.unmodified import LoadedModel, Unmodified, demand_rows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from entmtp.target.plain import PlainCache
 
@@ -76,7 +77,7 @@ class TargetModel(Readiness):
     def from_transformers(
         cls,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Tokenizer | None = None,
         name: str = "model",
     ) -> TargetModel:
         """Wrap a loaded model. It is put into evaluation mode and given our attention function.

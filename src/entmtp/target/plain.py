@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.target.architecture import FULL, Architecture
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
 from entmtp.target.unmodified import LoadedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 class PlainCache:
@@ -75,7 +76,7 @@ class PlainTarget(TargetModel):
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         name: str,
         tree_refusal: str,
     ) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import ModelRefused
 from entmtp.target.architecture import Architecture
 from entmtp.target.cache import LayerShape
@@ -22,13 +23,13 @@ from entmtp.target.fingerprint import fingerprint, sketch
 from entmtp.target.output import OutputLayer, is_plain, plain_weight
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Unmodified(ABC):
     """What all runtimes of a model share; the model itself may be read no earlier than `model`."""
 
-    tokenizer: PreTrainedTokenizerBase | None
+    tokenizer: Tokenizer | None
     name: str
     layout: tuple[LayerShape, ...]
     architecture: Architecture
@@ -79,7 +80,7 @@ class LoadedModel(Unmodified):
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         name: str,
         layout: Sequence[LayerShape],
         architecture: Architecture,

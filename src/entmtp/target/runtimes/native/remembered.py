@@ -18,60 +18,36 @@ import logging
 import shutil
 from collections.abc import Callable
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 
 from entmtp.data.cache import cache_dir, is_complete, new_folder, write_manifest
+from entmtp.data.stored_tokenizer import StoredTokenizer, described
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import FetchError
 from entmtp.target.architecture import Architecture
 from entmtp.target.cache import LayerShape
 from entmtp.target.checkpoint import digest_of_folder
 from entmtp.target.code import code_digest
 from entmtp.target.output import OutputLayer
-from entmtp.target.runtimes.native.stored_body import Linear, StoredBody, numbers_of
-from entmtp.target.tensor_files import files_of_tensors, read_tensors
+from entmtp.target.runtimes.native.facts import Facts, facts_of
+from entmtp.target.runtimes.native.stored_body import Linear, StoredBody
+from entmtp.target.tensor_files import read_tensors
 from entmtp.target.unmodified import Unmodified
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from entmtp.target.runtimes.native.target import NativeTarget
 
-_FACTS = "facts.json"
-_BODY = ("layers.", "norm.")
-"""What names of a body's tensors begin with; others are not packed"""
+_FACTS, _TOKENIZER = "facts.json", "tokenizer.json"
+_TOKENIZER_PACKAGES = ("tokenizers", "jinja2")
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError)
 _log = logging.getLogger(__name__)
-
-
-class _Facts(NamedTuple):
-    """All that is remembered of a model, as JSON values."""
-
-    class_name: str
-    config_json: str
-    layout: list[list[int]]
-    kinds: list[str]
-    window: int | None
-    max_length: int
-    shipped_attention: str
-    eos_ids: list[int]
-    fingerprint: str
-    sketch: str
-    scale: float
-    softcap: float | None
-    embedding: str
-    """The name of the tensor"""
-    output: str
-    output_bias: str | None
-    prefix: str
-    """In front of the names of a body's tensors"""
-    body: dict[str, Any]
-    """What `numbers_of` says"""
-    files: dict[str, str]
-    """Where each tensor is"""
 
 
 class RememberedModel(Unmodified):
@@ -83,10 +59,10 @@ class RememberedModel(Unmodified):
     def __init__(
         self,
         folder: Path,
-        facts: _Facts,
+        facts: Facts,
         dtype: torch.dtype,
         name: str,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         read: Callable[[], Unmodified],
     ) -> None:
         self._folder, self._facts, self._read = folder, facts, read
@@ -142,13 +118,13 @@ def recall(
     folder: Path,
     dtype: torch.dtype,
     name: str,
-    tokenizer: Callable[[], PreTrainedTokenizerBase | None],
+    tokenizer: Callable[[], Tokenizer | None],
     read: Callable[[], Unmodified],
 ) -> RememberedModel | None:
     """What an earlier start remembered of the checkpoint in `folder` as it is now, if one did.
 
     Args:
-        tokenizer: reads it.
+        tokenizer: reads it by `transformers`, where that is needed.
         read: reads the whole model, should anything ask for it.
 
     Raises:
@@ -162,12 +138,14 @@ def recall(
         return None
     try:
         facts = _read_facts(place / _FACTS)
-        model = RememberedModel(folder, facts, dtype, name, None, read)
+        stored = _read_tokenizer(place / _TOKENIZER, facts)
+        model = RememberedModel(folder, facts, dtype, name, stored, read)
     except _UNREADABLE as error:
         _log.warning("what was remembered of %s cannot be used (%s); reading it anew", name, error)
         shutil.rmtree(place, ignore_errors=True)
         return None
-    model.tokenizer = tokenizer()
+    if stored is None:
+        model.tokenizer = tokenizer()
     return model
 
 
@@ -178,11 +156,14 @@ def remember(folder: Path, target: NativeTarget) -> None:
         target: of what was read from `folder`; it has passed the self-check.
     """
     try:
-        facts = _facts_of(folder, target.unmodified)
+        facts = facts_of(folder, target.unmodified)
         if facts is None:
             return
+        facts, backend = _with_tokenizer(facts, target.tokenizer)
         place, source = _place(folder, target.dtype)
         with new_folder(place, source) as part:
+            if backend is not None:
+                (part / _TOKENIZER).write_text(backend, encoding="utf-8")
             text = json.dumps(facts._asdict())
             (part / _FACTS).write_text(f"{_digest(text)}\n{text}\n", encoding="utf-8")
             write_manifest(part, source)
@@ -190,66 +171,17 @@ def remember(folder: Path, target: NativeTarget) -> None:
         _log.warning("nothing is remembered of %s, the next start takes longer: %s", folder, error)
 
 
-def _facts_of(folder: Path, unmodified: Unmodified) -> _Facts | None:
-    """None where the tensors in the files are not those of the model, or a formula differs."""
-    model: Any = unmodified.model
-    body, output = model.base_model, model.get_output_embeddings()
-    numbers = numbers_of(body)
-    prefix = next((f"{n}." for n, part in model.named_modules() if part is body), None)
-    if numbers is None or prefix is None or unmodified.shipped_attention is None:
-        return None
-    held = _Held(folder, model.state_dict(), unmodified.dtype)
-    packed = [prefix + name for name in body.state_dict() if name.startswith(_BODY)]
-    embedding = held.name_of(unmodified.embedding_weight)
-    rows, bias = held.name_of(output.weight), getattr(output, "bias", None)
-    output_bias = None if bias is None else held.name_of(bias)
-    if embedding is None or rows is None or (bias is not None and output_bias is None):
-        return None
-    if not all(map(held.is_as_loaded, packed)):
-        return None
-    names = [*packed, embedding, rows, *filter(None, [output_bias])]
-    architecture, layer = unmodified.architecture, unmodified.output_layer
-    return _Facts(
-        class_name=unmodified.class_name,
-        config_json=unmodified.config_json,
-        layout=[list(shape) for shape in unmodified.layout],
-        kinds=sorted(architecture.kinds),
-        window=architecture.window,
-        max_length=architecture.max_length,
-        shipped_attention=unmodified.shipped_attention,
-        eos_ids=list(unmodified.eos_ids),
-        fingerprint=unmodified.fingerprint,
-        sketch=unmodified.sketch,
-        scale=layer.scale,
-        softcap=layer.softcap,
-        embedding=embedding,
-        output=rows,
-        output_bias=output_bias,
-        prefix=prefix,
-        body=numbers,
-        files={name: held.files[name] for name in names},
-    )
-
-
-class _Held:
-    """The tensors of a checkpoint's files, beside those of the model that was loaded from them."""
-
-    def __init__(self, folder: Path, loaded: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
-        self._folder, self._loaded, self._dtype = folder, loaded, dtype
-        self.files = files_of_tensors(folder)
-
-    def is_as_loaded(self, name: str) -> bool:
-        """Whether the files have a tensor's very numbers under its name in the model."""
-        if name not in self.files:
-            return False
-        wanted = self._loaded[name]
-        (stored,) = read_tensors(self._folder, {name: self.files[name]}, self._dtype).values()
-        return wanted.dtype == stored.dtype and torch.equal(stored, wanted)
-
-    def name_of(self, weight: torch.Tensor) -> str | None:
-        """One of the names under which the files have a weight, which may be tied to others."""
-        names = (name for name, it in self._loaded.items() if it.data_ptr() == weight.data_ptr())
-        return next(filter(self.is_as_loaded, names), None)
+def _with_tokenizer(facts: Facts, tokenizer: Tokenizer | None) -> tuple[Facts, str | None]:
+    """The facts with the tokenizer's, and its backend, if it can be told."""
+    try:
+        description = described(tokenizer)
+    except Exception as error:  # of no other type in the library that it asks
+        _log.info("the tokenizer will be read by transformers: %s", error)
+        description = None
+    if description is None:
+        return facts, None
+    backend = description["backend"]
+    return facts._replace(tokenizer={**description, "backend": _digest(backend)}), backend
 
 
 def _place(folder: Path, dtype: torch.dtype) -> tuple[Path, dict[str, str]]:
@@ -262,18 +194,33 @@ def _place(folder: Path, dtype: torch.dtype) -> tuple[Path, dict[str, str]]:
         "checkpoint": digest_of_folder(folder),
         "dtype": str(dtype),
         "code": code_digest(),
+        **{package: version(package) for package in _TOKENIZER_PACKAGES},
     }
     name = _digest(f"{folder.resolve()} {dtype}")[:16]
     return cache_dir() / f"known-{name}", source
 
 
-def _read_facts(path: Path) -> _Facts:
+def _read_facts(path: Path) -> Facts:
     """Raises ValueError, TypeError: these are not the facts that were written."""
     digest, _, text = path.read_text(encoding="utf-8").partition("\n")
     text = text.removesuffix("\n")
     if digest != _digest(text):
         raise ValueError("its file has changed since it was written")
-    return _Facts(**json.loads(text))
+    return Facts(**json.loads(text))
+
+
+def _read_tokenizer(path: Path, facts: Facts) -> StoredTokenizer | None:
+    """None where that is not how it is read.
+
+    Raises:
+        OSError, ValueError: the file is not the one that was written.
+    """
+    if facts.tokenizer is None:
+        return None
+    backend = path.read_text(encoding="utf-8")
+    if _digest(backend) != facts.tokenizer["backend"]:
+        raise ValueError("the tokenizer's file has changed since it was written")
+    return StoredTokenizer(**{**facts.tokenizer, "backend": backend})
 
 
 def _digest(text: str) -> str:
