@@ -160,6 +160,24 @@ def test_what_has_changed_is_read_anew(
     assert torch.equal(after, again)
 
 
+def test_what_changes_while_the_model_is_read_is_not_mistaken_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = load.read_checkpoint
+
+    def changed_behind_it(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
+        model = read(where, dtype)
+        other_config(folder, monkeypatch)
+        return model
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "read_checkpoint", changed_behind_it)
+        before = logits(started(folder))
+    after = logits(started(folder))
+    assert not torch.equal(before, after)
+    assert torch.equal(after, logits(started(folder)))
+
+
 @pytest.mark.parametrize("wrong", ["0" * 40, "{}", '{"layout": 1}'])
 def test_a_file_that_is_broken_is_made_anew_aloud(
     wrong: str, folder: Path, kept: Path, reads: list[str], caplog: pytest.LogCaptureFixture

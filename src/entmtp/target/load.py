@@ -25,7 +25,7 @@ from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainTarget
 from entmtp.target.runtimes import can_be_native, must_be_fast, on_runtime, parse_runtime
 from entmtp.target.runtimes.native import NativeTarget
-from entmtp.target.runtimes.native.remembered import recall, remember
+from entmtp.target.runtimes.native.remembered import Place, recall, remember
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
@@ -79,16 +79,18 @@ def load_target(
     parse_runtime(runtime, dtype, torch_device.type)
     check = _check_once if self_check else _trust
     folder = _local_folder(spec, progress)
-    native_folder = folder if can_be_native(runtime, dtype, torch_device.type) else None
-    if native_folder and (known := _recalled(spec, native_folder, torch_dtype)) is not None:
+    place = None
+    if folder is not None and can_be_native(runtime, dtype, torch_device.type):
+        place = Place.of(folder, torch_dtype)
+    if place is not None and (known := _recalled(spec, place)) is not None:
         return on_runtime(TargetModel(known), runtime, dtype, check, progress)
     model, tokenizer = _read(spec, folder, torch_dtype)
     model = _to_device(model, torch_device)
     shipped_attention = model.config._attn_implementation
     try:
         made = on_runtime(_wrapped(model, tokenizer, spec), runtime, dtype, check, progress)
-        if native_folder and self_check and isinstance(made, NativeTarget):
-            remember(native_folder, made)
+        if place is not None and self_check and isinstance(made, NativeTarget):
+            remember(place, made)
         return made
     except ModelRefused as error:
         if not allow_plain:
@@ -117,14 +119,14 @@ def _wrapped(model: Any, tokenizer: Any, name: str) -> TargetModel:
         return TargetModel.from_transformers(model, tokenizer, name=name)
 
 
-def _recalled(spec: str, folder: Path, dtype: torch.dtype) -> Unmodified | None:
+def _recalled(spec: str, place: Place) -> Unmodified | None:
     """What is known of a checkpoint that was on `native` before; the model itself is not read."""
+    where = str(place.checkpoint)
     return recall(
-        folder,
-        dtype,
+        place,
         spec,
-        lambda: read_tokenizer(str(folder)),
-        lambda: _wrapped(*read_checkpoint(str(folder), dtype), spec).unmodified,
+        lambda: read_tokenizer(where),
+        lambda: _wrapped(*read_checkpoint(where, place.dtype), spec).unmodified,
     )
 
 

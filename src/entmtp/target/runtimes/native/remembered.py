@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -50,6 +50,31 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Safe
 _log = logging.getLogger(__name__)
 
 
+class Place(NamedTuple):
+    """Where facts about a checkpoint lie, and what they are good for."""
+
+    checkpoint: Path
+    dtype: torch.dtype
+    folder: Path
+    source: dict[str, str]
+
+    @classmethod
+    def of(cls, checkpoint: Path, dtype: torch.dtype) -> Place | None:
+        """For the checkpoint in that folder as it is now; None where a file cannot be read.
+
+        To be asked before the model is read: what is written to the checkpoint meanwhile makes
+        facts worthless, not wrong.
+        """
+        try:
+            source = {"checkpoint": digest_of_folder(checkpoint)}
+        except OSError:
+            return None
+        source |= {"dtype": str(dtype), "code": code_digest()}
+        source |= {package: version(package) for package in _TOKENIZER_PACKAGES}
+        name = _digest(f"{checkpoint.resolve()} {dtype}")[:16]
+        return cls(checkpoint, dtype, cache_dir() / f"known-{name}", source)
+
+
 class RememberedModel(Unmodified):
     """A checkpoint of which only embeddings and the output layer are in memory."""
 
@@ -58,15 +83,14 @@ class RememberedModel(Unmodified):
 
     def __init__(
         self,
-        folder: Path,
+        place: Place,
         facts: Facts,
-        dtype: torch.dtype,
         name: str,
         tokenizer: Tokenizer | None,
         read: Callable[[], Unmodified],
     ) -> None:
-        self._folder, self._facts, self._read = folder, facts, read
-        self.dtype, self.device = dtype, torch.device("cpu")
+        self._folder, self._facts, self._read = place.checkpoint, facts, read
+        self.dtype, self.device = place.dtype, torch.device("cpu")
         self.tokenizer = tokenizer
         self.name = name
         self.layout = tuple(LayerShape(*shape) for shape in facts.layout)
@@ -115,13 +139,12 @@ class RememberedModel(Unmodified):
 
 
 def recall(
-    folder: Path,
-    dtype: torch.dtype,
+    place: Place,
     name: str,
     tokenizer: Callable[[], Tokenizer | None],
     read: Callable[[], Unmodified],
 ) -> RememberedModel | None:
-    """What an earlier start remembered of the checkpoint in `folder` as it is now, if one did.
+    """What an earlier start remembered of a checkpoint that is as it was, if one did.
 
     Args:
         tokenizer: reads it by `transformers`, where that is needed.
@@ -130,45 +153,41 @@ def recall(
     Raises:
         ModelRefused: the tokenizer cannot be read.
     """
-    try:
-        place, source = _place(folder, dtype)
-    except OSError:
-        return None
-    if not is_complete(place, source):
+    if not is_complete(place.folder, place.source):
         return None
     try:
-        facts = _read_facts(place / _FACTS)
-        stored = _read_tokenizer(place / _TOKENIZER, facts)
-        model = RememberedModel(folder, facts, dtype, name, stored, read)
+        facts = _read_facts(place.folder / _FACTS)
+        stored = _read_tokenizer(place.folder / _TOKENIZER, facts)
+        model = RememberedModel(place, facts, name, stored, read)
     except _UNREADABLE as error:
         _log.warning("what was remembered of %s cannot be used (%s); reading it anew", name, error)
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(place.folder, ignore_errors=True)
         return None
     if stored is None:
         model.tokenizer = tokenizer()
     return model
 
 
-def remember(folder: Path, target: NativeTarget) -> None:
+def remember(place: Place, target: NativeTarget) -> None:
     """Write down what the next start with this checkpoint needs to know, if it can be told.
 
     Args:
-        target: of what was read from `folder`; it has passed the self-check.
+        target: of what was read from the checkpoint; it has passed the self-check.
     """
     try:
-        facts = facts_of(folder, target.unmodified)
+        facts = facts_of(place.checkpoint, target.unmodified)
         if facts is None:
             return
         facts, backend = _with_tokenizer(facts, target.tokenizer)
-        place, source = _place(folder, target.dtype)
-        with new_folder(place, source) as part:
+        with new_folder(place.folder, place.source) as part:
             if backend is not None:
                 (part / _TOKENIZER).write_text(backend, encoding="utf-8")
             text = json.dumps(facts._asdict())
             (part / _FACTS).write_text(f"{_digest(text)}\n{text}\n", encoding="utf-8")
-            write_manifest(part, source)
+            write_manifest(part, place.source)
     except (OSError, SafetensorError, FetchError) as error:
-        _log.warning("nothing is remembered of %s, the next start takes longer: %s", folder, error)
+        where = place.checkpoint
+        _log.warning("nothing is remembered of %s, the next start takes longer: %s", where, error)
 
 
 def _with_tokenizer(facts: Facts, tokenizer: Tokenizer | None) -> tuple[Facts, str | None]:
@@ -182,22 +201,6 @@ def _with_tokenizer(facts: Facts, tokenizer: Tokenizer | None) -> tuple[Facts, s
         return facts, None
     backend = description["backend"]
     return facts._replace(tokenizer={**description, "backend": _digest(backend)}), backend
-
-
-def _place(folder: Path, dtype: torch.dtype) -> tuple[Path, dict[str, str]]:
-    """Where the facts lie, and what they are good for.
-
-    Raises:
-        OSError: a file of the checkpoint cannot be read.
-    """
-    source = {
-        "checkpoint": digest_of_folder(folder),
-        "dtype": str(dtype),
-        "code": code_digest(),
-        **{package: version(package) for package in _TOKENIZER_PACKAGES},
-    }
-    name = _digest(f"{folder.resolve()} {dtype}")[:16]
-    return cache_dir() / f"known-{name}", source
 
 
 def _read_facts(path: Path) -> Facts:
