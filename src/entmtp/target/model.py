@@ -8,7 +8,6 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -99,9 +98,7 @@ class TargetModel(Readiness):
 
     def with_window(self, window: int) -> TargetModel:
         """The same model with another sliding window in our masks; its own are as they were."""
-        narrow = copy.copy(self.unmodified)
-        narrow.architecture = self.architecture._replace(window=window)
-        return TargetModel(narrow)
+        return TargetModel(self.unmodified.with_window(window))
 
     @contextmanager
     def own_attention(self) -> Iterator[PreTrainedModel]:

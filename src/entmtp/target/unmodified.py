@@ -8,10 +8,11 @@ Dimension key: H hidden size · V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -57,6 +58,12 @@ class Unmodified(ABC):
     def config(self) -> PreTrainedConfig:
         """The text configuration."""
         return self.model.config.get_text_config()
+
+    def with_window(self, window: int) -> Self:
+        """The same model, of which another sliding window is said."""
+        other = copy.copy(self)
+        other.architecture = self.architecture._replace(window=window)
+        return other
 
     @property
     @abstractmethod
