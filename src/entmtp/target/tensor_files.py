@@ -28,12 +28,10 @@ def files_of_tensors(folder: Path) -> dict[str, str]:
     return {name: file for name, file in files.items() if name not in twice}
 
 
-def read_tensors(
-    folder: Path, files: Mapping[str, str], dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """The tensors that `files` names, of these files, in `dtype`.
+def read_tensors(folder: Path, files: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """The tensors that `files` names, of these files.
 
-    They lie in the files' own pages where the numbers are those of the files: copy what is to
+    They lie in the files' own pages, which are read when they are looked at: copy what is to
     outlive a change of the checkpoint.
 
     Raises:
@@ -43,5 +41,5 @@ def read_tensors(
     for file in sorted(set(files.values())):
         with safe_open(folder / file, framework="pt") as opened:
             for name in (name for name, its in files.items() if its == file):
-                tensors[name] = opened.get_tensor(name).to(dtype)
+                tensors[name] = opened.get_tensor(name)
     return tensors

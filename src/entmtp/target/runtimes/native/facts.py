@@ -95,16 +95,18 @@ class _Held:
     """The tensors of a checkpoint's files, beside those of the model that was loaded from them."""
 
     def __init__(self, folder: Path, loaded: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
-        self._folder, self._loaded, self._dtype = folder, loaded, dtype
-        self.files = files_of_tensors(folder)
+        self._loaded, self._dtype = loaded, dtype
+        self.files = {
+            name: file for name, file in files_of_tensors(folder).items() if name in loaded
+        }
+        self._stored = read_tensors(folder, self.files)
 
     def is_as_loaded(self, name: str) -> bool:
         """Whether the files have a tensor's very numbers under its name in the model."""
-        if name not in self.files:
+        if name not in self._stored:
             return False
-        wanted = self._loaded[name]
-        (stored,) = read_tensors(self._folder, {name: self.files[name]}, self._dtype).values()
-        return wanted.dtype == stored.dtype and torch.equal(stored, wanted)
+        stored, wanted = self._stored[name].to(self._dtype), self._loaded[name]
+        return stored.dtype == wanted.dtype and torch.equal(stored, wanted)
 
     def name_of(self, weight: torch.Tensor) -> str | None:
         """One of the names under which the files have a weight, which may be tied to others."""

@@ -135,7 +135,8 @@ class RememberedModel(Unmodified):
 
     def _tensors(self, names: set[str]) -> dict[str, torch.Tensor]:
         files = {name: self._facts.files[name] for name in names}
-        return read_tensors(self._folder, files, self.dtype)
+        tensors = read_tensors(self._folder, files)
+        return {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
 
 
 def recall(
