@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,12 @@ import typer
 
 from entmtp.cli import app, fetch
 from entmtp.cli.app import VERBS, run_command
+from entmtp.data.cache import CACHE_VARIABLE
 from entmtp.errors import BadInput
+from entmtp.target.runtimes.native.library import kernels_folder
 from refusals import one_line
 from runtimes import needs_native
+from saved import save_random_heads
 
 Capture = pytest.CaptureFixture[str]
 
@@ -60,16 +64,42 @@ def test_help_does_not_wait_for_torch() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.fixture
+def cache_with_kernels(tmp_path: Path) -> Path:
+    """A cache folder of the test's own, in which nothing is remembered of any model."""
+    folder = tmp_path / "cache"
+    if (kernels := kernels_folder()).is_dir():  # or they are compiled once more
+        ignored = shutil.ignore_patterns("checked-*")
+        shutil.copytree(kernels, folder / kernels.name, ignore=ignored)
+    return folder
+
+
 @needs_native
-def test_an_answer_does_not_wait_for_runtimes_that_are_not_used(model_folder: Path) -> None:
+@pytest.mark.parametrize("kind", [None, "hydra++"])
+def test_a_second_start_does_not_wait_for_what_is_not_used(
+    kind: str | None, model_folder: Path, tmp_path: Path, cache_with_kernels: Path
+) -> None:
+    """It imports no other runtime, compiler or `transformers`, and answers as the first."""
+    unused = {"openvino", "matplotlib", "transformers", "torch._dynamo", "sympy"}
     code = (
         "import sys, entmtp.cli.app as a; code = a.run_command(sys.argv[1:]);"
-        " print(code, sorted({'openvino', 'matplotlib'} & set(sys.modules)))"
+        f" print(code, sorted({unused} & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", code, "generate", "Hello", "--max-tokens", "1"]
+    command = [sys.executable, "-c", code, "generate", "Hello", "--max-tokens", "4"]
     command += ["--model", str(model_folder), "--runtime", "native", "--dtype", "int8"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 []"
+    if kind is not None:
+        save_random_heads(tmp_path / "heads", kind)
+        command += ["--heads", str(tmp_path / "heads")]
+    environment = {**os.environ, CACHE_VARIABLE: str(cache_with_kernels)}
+    answers = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, env=environment, check=True)
+        answer, _, said = done.stdout.strip().rpartition(b"\n")
+        answers.append((answer, said.decode()))
+    (first, imported), (second, nothing) = answers
+    assert "'transformers'" in imported
+    assert nothing == "0 []"
+    assert first == second
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from entmtp.errors import BadInput, EntmtpError, ModelRefused
 from entmtp.target import TargetModel, runtimes
 from entmtp.target.load import load_target
 from entmtp.target.masks import causal_among
-from entmtp.target.runtimes import on_runtime, parse_runtime
+from entmtp.target.runtimes import graphs, on_runtime, parse_runtime
 from entmtp.target.runtimes.capture import DirectRecorder
 from entmtp.target.runtimes.graphs import GraphsTarget, node_bucket
 from entmtp.target.runtimes.static_cache import Memories, StaticCache
@@ -174,8 +174,8 @@ def test_what_graphs_cannot_serve_falls_back_aloud(
         if isinstance(target, GraphsTarget):
             raise ModelRefused("it cannot be captured")
 
-    monkeypatch.setattr(runtimes, "misfit", lambda _: None)
-    monkeypatch.setattr(runtimes, "GraphsTarget", lambda target, progress: on_graphs(target))
+    monkeypatch.setattr(graphs, "misfit", lambda _: None)
+    monkeypatch.setattr(graphs, "GraphsTarget", lambda target, progress: on_graphs(target))
     said: list[str] = []
     assert runtimes._on_graphs(tiny(), False, fails_on_graphs, said.append) is tiny()
     assert said == ["runtime graphs: the model is on a CUDA device"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not can_pack(torch.float32), reason="oneDNN pack
 def test_a_row_of_logits_does_not_depend_on_its_company(
     hidden_size: int, dtype: torch.dtype
 ) -> None:
-    layer = OutputLayer(tiny_model(dtype=dtype, vocab_size=300, hidden_size=hidden_size))
+    layer = OutputLayer.of(tiny_model(dtype=dtype, vocab_size=300, hidden_size=hidden_size))
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(200, hidden_size, generator=generator).to(dtype)
     alone = torch.cat([layer.logits(row) for row in hidden.split(1)])

@@ -10,8 +10,8 @@ import torch
 
 from entmtp.target import TargetModel
 from entmtp.target.linears import Int8Linear
-from entmtp.target.runtimes import compiled, packages
-from entmtp.target.runtimes.compiled import CompiledTarget, Plan, is_made, make_plan
+from entmtp.target.runtimes import compiled, is_compiled, packages
+from entmtp.target.runtimes.compiled import CompiledTarget, Plan, make_plan
 from entmtp.target.runtimes.packages import Source
 from fixtures import tiny_model
 from model_roster import ROWS, build
@@ -43,9 +43,9 @@ def compiles(model: TargetModel, number_format: str = "float32") -> bool:
 def test_layers_are_compiled_once_whatever_their_weights(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not is_made(target(), "float32")
+    assert not is_compiled(target(), "float32")
     assert compiles(target())
-    assert is_made(target(), "float32")
+    assert is_compiled(target(), "float32")
     assert not compiles(target(seed=1))
     assert compiles(target(), "bfloat16")
     assert compiles(target(rms_norm_eps=0.1))
@@ -68,20 +68,20 @@ def test_whether_they_are_compiled_is_told_without_tracing_them_again(
         return make_plan(model, number_format)
 
     monkeypatch.setattr(compiled, "make_plan", make)
-    assert [is_made(target(), "float32") for _ in range(2)] == [False, False]
+    assert [is_compiled(target(), "float32") for _ in range(2)] == [False, False]
     assert len(traced) == 1
     compiles(target())
     traced.clear()
-    assert is_made(target(seed=1), "float32")
+    assert is_compiled(target(seed=1), "float32")
     (file, *_) = kept.glob("compiled-*/region-0.pt2")
     file.write_text("")
-    assert not is_made(target(), "float32")
+    assert not is_compiled(target(), "float32")
     assert not traced
-    assert not is_made(target(rms_norm_eps=0.1), "float32")
-    assert not is_made(target(), "int8")
+    assert not is_compiled(target(rms_norm_eps=0.1), "float32")
+    assert not is_compiled(target(), "int8")
     assert len(traced) == 2
     monkeypatch.setattr(packages, "code_digest", lambda: "other code")
-    is_made(target(), "float32")
+    is_compiled(target(), "float32")
     assert len(traced) == 3
 
 

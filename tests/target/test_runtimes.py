@@ -16,9 +16,10 @@ from entmtp.data.cache import silent
 from entmtp.errors import BadInput, ModelRefused
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
-from entmtp.target.runtimes import OpenVinoTarget, artefact, on_runtime, parse_runtime
+from entmtp.target.runtimes import artefact, on_runtime, parse_runtime
 from entmtp.target.runtimes.block_cache import BlockCache, Visibility
 from entmtp.target.runtimes.chain import chain_attention
+from entmtp.target.runtimes.openvino import OpenVinoTarget
 from entmtp.target.selfcheck import self_check
 from fixtures import tiny_model
 from model_roster import ROWS, Row, build

@@ -12,9 +12,9 @@ from contextlib import closing
 from typing import Protocol
 
 import typer
-from transformers import PreTrainedTokenizerBase
 
 from entmtp.cli.session import note
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.engine import Event, FinishEvent, Result, TokenEvent
 from entmtp.engine.text import TextStream
 
@@ -60,7 +60,7 @@ class ShowDrafts:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         stop: tuple[str, ...],
         min_tokens: int = 0,
     ) -> None:

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from entmtp.data.lines import is_text
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import BadInput
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from entmtp.data.messages import Message
 
 
-def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+def chat_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     """Ids of a conversation in the model's chat form, up to where the answer begins.
 
     Raises:
@@ -30,7 +29,7 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
     return list(encoded["input_ids"])
 
 
-def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text without chat form, with the special tokens that the tokenizer itself adds."""
     return list(tokenizer(text)["input_ids"])
 
@@ -44,7 +43,7 @@ class MarkedIds(NamedTuple):
 
 
 def marked_ids(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], ends: Collection[int]
+    tokenizer: Tokenizer, messages: Sequence[Message], ends: Collection[int]
 ) -> MarkedIds:
     """Ids of a whole conversation; its answers up to their first end-of-turn id (of `ends`).
 
@@ -78,7 +77,7 @@ def marked_ids(
 
 
 def chat_text(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     *,
     add_generation_prompt: bool = False,
@@ -102,13 +101,13 @@ def read_chat_template(path: Path) -> str:
         raise BadInput(f"{path}: {reason}; expected a file with a chat template") from None
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _pieces(tokenizer: Tokenizer, text: str) -> list[int]:
     """The template wrote the special tokens, so the tokenizer adds none."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
 
 def _render(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     *,
     add_generation_prompt: bool,

@@ -14,7 +14,6 @@ from entmtp.decode import Acceptor, ExactAcceptor, TypicalAcceptor
 from entmtp.decode.checks import check_count
 from entmtp.engine.batch import Batch
 from entmtp.engine.events import Event, FinishEvent, Result
-from entmtp.engine.graphed import GraphBatch
 from entmtp.engine.loop import Loop
 from entmtp.engine.params import MAX_SAMPLES, GenerationParams
 from entmtp.engine.policy import check_policy, drafts
@@ -26,7 +25,6 @@ from entmtp.errors import BadInput
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import PlainPolicy, TreePolicy
 from entmtp.target.model import TargetModel
-from entmtp.target.runtimes.graphs import GraphsTarget
 
 
 class Engine:
@@ -233,7 +231,12 @@ class Engine:
 def _batch(
     target: TargetModel, heads: DraftHeads | None, acceptor: Acceptor, min_rows: int
 ) -> Batch:
-    if isinstance(target, GraphsTarget):
+    if target.runtime == "graphs":
+        # Imported here, because it costs seconds that no other runtime needs.
+        from entmtp.engine.graphed import GraphBatch
+        from entmtp.target.runtimes.graphs import GraphsTarget
+
+        assert isinstance(target, GraphsTarget), "the runtime's name says so"
         return GraphBatch(target, heads, acceptor, min_rows)
     return Batch(target, heads, acceptor, min_rows)
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import SupportsInt, TypeGuard
 
-from transformers import PreTrainedTokenizerBase
-
 from entmtp.data import Message, chat_ids, is_text, plain_ids
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import BadInput
 from entmtp.target.model import TargetModel
 
@@ -71,7 +70,7 @@ def _is_id(item: object) -> TypeGuard[SupportsInt]:
     return isinstance(item, Integral) and not isinstance(item, bool)
 
 
-def _demand(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+def _demand(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
         raise BadInput("this model has no tokenizer; give the prompt as token ids")
     return tokenizer

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from transformers import PreTrainedTokenizerBase
-
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.decode import Sampling
 from entmtp.decode.checks import check_ids
 from entmtp.decode.noise import sample_seed
@@ -97,9 +96,7 @@ def _seed_of(sampling: Sampling) -> int:
     return sampling.seed
 
 
-def banned_ids(
-    tokenizer: PreTrainedTokenizerBase | None, words: tuple[str, ...]
-) -> tuple[tuple[int, ...], ...]:
+def banned_ids(tokenizer: Tokenizer | None, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """How a tokenizer spells each word: alone, behind a space, and behind a line's end.
 
     Some tokenizers put a space in front of every text; behind a line's end there is none. The

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import NamedTuple
 
-from transformers import PreTrainedTokenizerBase
-
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.decode import RootSignals, TokenLogprob
 from entmtp.engine.events import FinishEvent, FinishReason, Result, TokenEvent
 from entmtp.engine.request import Request
@@ -48,7 +47,7 @@ class Sequence:
         self,
         request_id: int,
         request: Request,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         selection: Selection,
     ) -> None:
         self.request_id = request_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerBase
+from entmtp.data.tokenizer import Tokenizer
 
 _HALF_CHARACTER = "\ufffd"
 
@@ -20,7 +20,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         stop: Sequence[str],
         min_tokens: int = 0,
     ) -> None:

@@ -27,7 +27,6 @@ from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
 from entmtp.heads.on_native import draft_natively
-from entmtp.heads.on_openvino import draft_on_openvino
 from entmtp.heads.published import count_published, find_weights, read_published
 from entmtp.heads.registry import build_heads
 from entmtp.heads.speculators import FILE_NAME as SPECULATORS_NAME
@@ -139,6 +138,9 @@ def load_heads(spec: str | Path, target: TargetModel, progress: Progress = _log.
     heads.requires_grad_(False)
     heads.eval()
     if target.runtime == "openvino":
+        # Imported here, because it costs seconds that no other runtime needs.
+        from entmtp.heads.on_openvino import draft_on_openvino
+
         draft_on_openvino(heads, target, progress)
     elif target.runtime != "native" or not draft_natively(heads, progress):
         heads.pack()
@@ -244,9 +246,10 @@ def _check_prefix(shape: PrefixShape) -> None:
 
 
 def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
-    # Sizes are checked before anything of these sizes is made.
+    # Sizes are checked before anything of these sizes is made, and starting weights never are.
     with torch.device("meta"):
-        expected = {n: tuple(v.shape) for n, v in build_heads(config).state_dict().items()}
+        heads = build_heads(config)
+    expected = {name: tuple(value.shape) for name, value in heads.state_dict().items()}
     tensors = _read_tensors(path, expected)
     for name, value in tensors.items():
         if name == "draft_ids":
@@ -256,9 +259,13 @@ def _read_own(config: HeadsConfig, path: Path) -> DraftHeads:
                 f"{path}: {name} holds NaN or infinite values; hardly any draft will be accepted",
                 stacklevel=5,
             )
-    heads = build_heads(config)
-    heads.to(next(value.dtype for value in tensors.values() if value.is_floating_point()))
-    heads.load_state_dict(tensors, strict=True)
+    dtype = next(value.dtype for value in tensors.values() if value.is_floating_point())
+    # Copies: the file may be written anew while the heads are in use.
+    held = {
+        name: value.to(dtype if value.is_floating_point() else torch.long, copy=True)
+        for name, value in tensors.items()
+    }
+    heads.load_state_dict(held, strict=True, assign=True)
     return heads
 
 

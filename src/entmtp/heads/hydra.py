@@ -37,7 +37,7 @@ class FirstBlock(nn.Module):
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         with torch.no_grad():
-            self.linear.weight[hidden_size:, :hidden_size] = torch.eye(hidden_size)
+            self.linear.weight[hidden_size:, :hidden_size].diagonal().fill_(1)
 
     def scale_skip(self, factor: float) -> None:
         """Multiply the skip's weight, and with it the logits of heads that have just been made."""

@@ -30,9 +30,11 @@ class MedusaHeads(DraftHeads):
         self.block_bias = nn.Parameter(torch.zeros(heads, layers, hidden))
         # SiLU only adds: blocks alone cannot turn a state away from the token it stands for.
         is_projected = config.output == "projected"
-        self.projection = (
-            nn.Parameter(torch.eye(hidden).repeat(heads, 1, 1)) if is_projected else None
-        )
+        self.projection = None
+        if is_projected:
+            identities = torch.zeros(heads, hidden, hidden)
+            identities.diagonal(dim1=1, dim2=2).fill_(1)
+            self.projection = nn.Parameter(identities)
 
     def features(self, head: int, context: torch.Tensor, path: torch.Tensor | None) -> torch.Tensor:
         del path

@@ -30,7 +30,7 @@ from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.masks import causal_among
 from entmtp.target.model import TargetModel
 from entmtp.target.runtimes.artefact import hash_of_tensors, save_graph, stored
-from entmtp.target.runtimes.chain import CHAIN_ATTENTION
+from entmtp.target.runtimes.chain import chain_attention
 from entmtp.target.runtimes.export import trace
 from entmtp.target.runtimes.flow import Flow
 from entmtp.target.runtimes.lanes import Lanes
@@ -209,7 +209,7 @@ def _prefix_graph(heads: HydraHeads) -> Any:
     import openvino as ov
 
     assert heads.prefix is not None
-    heads.prefix.body.config._attn_implementation = CHAIN_ATTENTION
+    heads.prefix.body.attention = chain_attention
     batch, rows, past, shape = 2, 5, 7, heads.prefix.layout
     example = (
         torch.zeros(batch, rows, heads.hidden_size),
@@ -289,12 +289,6 @@ class _Prefix(nn.Module):
         values: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         cache = Flow([(keys, values)])
-        contexts = self._body(
-            inputs_embeds=hidden,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=cache,
-            use_cache=True,
-        ).last_hidden_state
+        contexts = self._body(hidden, positions, mask, cache)
         new_keys, new_values = cache.new[0]
         return contexts, new_keys[None], new_values[None]

@@ -1,22 +1,21 @@
 """The prefix layer of Hydra++: one decoder layer over the target's hidden states.
 
-Knows: a one-layer `transformers` Llama body fed hidden states as embeddings, with its own rotary
-positions, norms and cache. Does not know: heads, trees, the target.
+Knows: a one-layer decoder fed hidden states as embeddings, its starting weights and its cache.
+Does not know: heads, trees, how a layer computes (`decoder`).
 
 Dimension key: B batch · S positions of whole rows · A new tokens · H hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaModel
 
 from entmtp.heads.base import PrefixShape
-from entmtp.target.attention import ATTENTION_NAME
+from entmtp.heads.decoder import Decoder
 from entmtp.target.cache import KVCache, LayerShape
 from entmtp.target.masks import additive, causal_among, step_mask
 from entmtp.target.model import TargetModel
@@ -28,24 +27,7 @@ class PrefixLayer(nn.Module):
     def __init__(self, hidden_size: int, shape: PrefixShape) -> None:
         super().__init__()
         self.shape = shape
-        config = LlamaConfig(
-            vocab_size=1,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-            hidden_size=hidden_size,
-            intermediate_size=shape.intermediate_size,
-            num_hidden_layers=1,
-            num_attention_heads=shape.num_attention_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            rms_norm_eps=shape.rms_norm_eps,
-            max_position_embeddings=shape.max_length,
-            rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        )
-        config._attn_implementation = ATTENTION_NAME
-        self.body: Any = LlamaModel(config)
-        del self.body.embed_tokens  # fed hidden states, never ids
+        self.body: Any = Decoder(hidden_size, shape)
 
     @torch.no_grad()
     def start(self, target: TargetModel, sample: torch.Tensor, source: str) -> None:
@@ -96,14 +78,6 @@ class PrefixLayer(nn.Module):
             [self.layout], batch_size, capacity, dtype=weight.dtype, device=weight.device
         )
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """Casts leave the rotary frequencies in float32: positions do not fit in 16 bits."""
-        rotary = self.body.rotary_emb
-        exact = rotary.inv_freq
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it so
-        rotary.inv_freq = exact.to(rotary.inv_freq.device)
-        return self
-
     def run(
         self,
         hidden: torch.Tensor,
@@ -112,12 +86,5 @@ class PrefixLayer(nn.Module):
         cache: KVCache | None,
     ) -> torch.Tensor:
         """Contexts `[B, A, H]` of hidden states at these positions; moves no length."""
-        output = self.body(
-            inputs_embeds=hidden,
-            position_ids=positions,
-            attention_mask=additive(mask, hidden.dtype),
-            cache=cache,
-            use_cache=cache is not None,
-        )
-        contexts: torch.Tensor = output.last_hidden_state
+        contexts: torch.Tensor = self.body(hidden, positions, additive(mask, hidden.dtype), cache)
         return contexts

@@ -36,7 +36,7 @@ def speculators_config(config: HeadsConfig, target: TargetModel) -> dict[str, An
             "default_proposal_method": "greedy",
             "verifier": {
                 "name_or_path": target.name,
-                "architectures": [type(target.transformers_model).__name__],
+                "architectures": [target.unmodified.class_name],
             },
         },
         "draft_vocab_size": config.draft_vocab_size,

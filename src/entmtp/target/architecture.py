@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
 from entmtp.errors import ModelRefused
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 _OWN_ROPE_TYPES = frozenset({"default", "axial"})
-"""Rope types that are not in `ROPE_INIT_FUNCTIONS` because each model computes them itself."""
+"""Rope types that `transformers` does not name because each model computes them itself."""
 _SUBSTITUTE = "use another model"
 _LONGEST_CONTEXT = 2**31
 """No model has such a context: a configuration that says so is broken."""
@@ -107,7 +105,7 @@ def _max_length(config: PreTrainedConfig) -> int:
 def _steady_length(config: PreTrainedConfig, rope: dict[str, Any]) -> int:
     """How far a rope is the same for every length. `dynamic` changes past the whole context."""
     kind = rope_type(rope)
-    if kind not in ROPE_INIT_FUNCTIONS and kind not in _OWN_ROPE_TYPES:
+    if kind not in _named_ropes() and kind not in _OWN_ROPE_TYPES:
         raise ModelRefused(unknown_rope(config, kind))
     whole = int(config.max_position_embeddings)
     return int(rope.get("original_max_position_embeddings", whole)) if kind == "longrope" else whole
@@ -115,8 +113,15 @@ def _steady_length(config: PreTrainedConfig, rope: dict[str, Any]) -> int:
 
 def unknown_rope(config: PreTrainedConfig, kind: str) -> str:
     """What to say of a rope type that nobody has heard of."""
-    known = ", ".join(sorted({"default", *ROPE_INIT_FUNCTIONS}))
+    known = ", ".join(sorted({"default", *_named_ropes()}))
     return f"{config.model_type} asks for the rope type {kind!r}; known are {known}; {_SUBSTITUTE}"
+
+
+def _named_ropes() -> frozenset[str]:
+    # Imported here, because it costs half a second that a known model does not need.
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    return frozenset(ROPE_INIT_FUNCTIONS)
 
 
 def rope_type(rope: dict[str, Any]) -> str:

@@ -9,12 +9,12 @@ N attention heads · G queries per key/value head.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
 from entmtp.errors import BadInput, ModelRefused
 
@@ -134,4 +134,10 @@ def _is_set(name: str, value: Any) -> bool:
     return name not in _HARMLESS and (isinstance(value, torch.Tensor) or bool(value))
 
 
-AttentionInterface.register(ATTENTION_NAME, folded_attention)
+@cache
+def register_attention() -> None:
+    """Make the function known to `transformers`, once."""
+    # Imported here, because it costs seconds that a runtime without such models does not need.
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, folded_attention)

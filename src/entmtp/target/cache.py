@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
-from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
 
 
 class LayerShape(NamedTuple):
@@ -35,7 +33,7 @@ class _Store(NamedTuple):
     values: torch.Tensor  # [layers, B, N, C, D]
 
 
-class _Allocation:
+class Allocation:
     """The memory behind a cache and all its views."""
 
     def __init__(
@@ -93,7 +91,7 @@ class _Allocation:
         return stores
 
 
-class KVCache(Cache):
+class KVCache:
     """Keys and values of a batch of sequences, `[B, N, C, D]` per layer.
 
     `view` gives some of the sequences as a cache that shares memory and lengths: a prefill works
@@ -104,8 +102,7 @@ class KVCache(Cache):
     block = 1
     """Rows that lie in memory as one piece"""
 
-    def __init__(self, allocation: _Allocation, start: int, stop: int) -> None:
-        super().__init__(layers=[_Placeholder() for _ in allocation.layout])
+    def __init__(self, allocation: Allocation, start: int, stop: int) -> None:
         self._allocation = allocation
         self._rows = range(start, stop)
         self._latest_slots: tuple[tuple[list[int], int], torch.Tensor, torch.Tensor] | None = None
@@ -121,13 +118,13 @@ class KVCache(Cache):
         device: torch.device,
     ) -> Self:
         """Room for `capacity` tokens, drafts included, of each of `batch_size` sequences."""
-        allocation = _Allocation(tuple(layout), batch_size, capacity, dtype, device, cls.block)
+        allocation = Allocation(tuple(layout), batch_size, capacity, dtype, device, cls.block)
         return cls(allocation, 0, batch_size)
 
-    def view(self, start: int, stop: int) -> KVCache:
+    def view(self, start: int, stop: int) -> Self:
         """The sequences `start` to `stop` of this cache, sharing its memory and lengths."""
         first = self._rows.start
-        return KVCache(self._allocation, first + start, first + stop)
+        return type(self)(self._allocation, first + start, first + stop)
 
     @property
     def batch_size(self) -> int:
@@ -256,27 +253,3 @@ class KVCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Committed tokens of the longest sequence (asked by `transformers`)."""
         return max(self.lengths)
-
-
-class _Placeholder(CacheLayerMixin):
-    """`Cache` wants a list of layers; ours keeps no state of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        raise NotImplementedError
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        raise NotImplementedError
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        raise NotImplementedError
-
-    def get_seq_length(self) -> int:
-        raise NotImplementedError
-
-    def get_max_length(self) -> int:
-        raise NotImplementedError

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers.utils import logging as transformers_logging
 
 from entmtp.errors import ModelRefused
 
@@ -34,6 +32,7 @@ def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         ModelRefused: the file is broken, or of an architecture that `transformers` does not know.
     """
     from gguf import GGUFReader
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
@@ -78,6 +77,8 @@ def split_digits(tokenizer: Any) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars and no warnings of `transformers` inside the block."""
+    from transformers.utils import logging as transformers_logging
+
     verbosity = transformers_logging.get_verbosity()
     had_bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from entmtp.errors import ModelRefused
 from entmtp.target.attention import ATTENTION_NAME
 from entmtp.target.cache import LayerShape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @contextmanager
@@ -52,6 +54,9 @@ def probe_layout(model: PreTrainedModel) -> list[LayerShape]:
 
     A configuration's `head_dim` is missing or wrong for several architectures.
     """
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
     cache = DynamicCache()
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     positions = torch.zeros_like(ids)

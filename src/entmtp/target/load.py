@@ -9,26 +9,27 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from entmtp.data.cache import Progress
 from entmtp.errors import BadInput, ModelRefused
-from entmtp.target.architecture import rope_parameters, rope_type, unknown_rope
+from entmtp.target.checkpoint import read_checkpoint, read_hub, read_tokenizer
 from entmtp.target.embedded import EMBEDDED, fetch_embedded
-from entmtp.target.gguf_file import LOAD_ERRORS, check_num_layers, first_line, quiet, read_gguf
+from entmtp.target.gguf_file import check_num_layers, read_gguf
 from entmtp.target.layout import takes_our_attention
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainTarget
-from entmtp.target.runtimes import must_be_fast, on_runtime, parse_runtime
+from entmtp.target.runtimes import can_be_native, must_be_fast, on_runtime, parse_runtime
+from entmtp.target.runtimes.native import NativeTarget
+from entmtp.target.runtimes.native.remembered import Place, recall, remember
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 from entmtp.target.selfcheck import plain_check
 from entmtp.target.selfcheck import self_check as run_self_check
+from entmtp.target.unmodified import Unmodified
 
 DTYPES = {
     "auto": torch.bfloat16,  # unless the runtime makes something better of it
@@ -45,7 +46,6 @@ _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HEADS_FILES = ("heads.json", "heads.safetensors", "medusa_lm_head.*", "hydra_lm_head.*")
 _WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
 _NUM_LAYERS_KEYS = {"num_hidden_layers", "num_layers", "n_layer", "n_layers"}
-_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.tiktoken", "spiece.model")
 _log = logging.getLogger(__name__)
 
 
@@ -77,15 +77,21 @@ def load_target(
     """
     torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
     parse_runtime(runtime, dtype, torch_device.type)
-    model, tokenizer = _read(spec, torch_dtype, progress)
+    check = _check_once if self_check else _trust
+    folder = _local_folder(spec, progress)
+    place = None
+    if folder is not None and can_be_native(runtime, dtype, torch_device.type):
+        place = Place.of(folder, torch_dtype)
+    if place is not None and (known := _recalled(spec, place)) is not None:
+        return on_runtime(TargetModel(known), runtime, dtype, check, progress)
+    model, tokenizer = _read(spec, folder, torch_dtype)
     model = _to_device(model, torch_device)
     shipped_attention = model.config._attn_implementation
-    check = _check_once if self_check else _trust
     try:
-        # A forward of one token is soon done, and threads would wait on a busy machine.
-        with torch_on_one_thread():
-            target = TargetModel.from_transformers(model, tokenizer, name=spec)
-        return on_runtime(target, runtime, dtype, check, progress)
+        made = on_runtime(_wrapped(model, tokenizer, spec), runtime, dtype, check, progress)
+        if place is not None and self_check and isinstance(made, NativeTarget):
+            remember(place, made)
+        return made
     except ModelRefused as error:
         if not allow_plain:
             raise
@@ -105,6 +111,23 @@ def load_target(
         plain = PlainTarget(model, tokenizer, spec, tree_refusal=str(error))
         plain_check(plain)
         return plain
+
+
+def _wrapped(model: Any, tokenizer: Any, name: str) -> TargetModel:
+    # A forward of one token is soon done, and threads would wait on a busy machine.
+    with torch_on_one_thread():
+        return TargetModel.from_transformers(model, tokenizer, name=name)
+
+
+def _recalled(spec: str, place: Place) -> Unmodified | None:
+    """What is known of a checkpoint that was on `native` before; the model itself is not read."""
+    where = str(place.checkpoint)
+    return recall(
+        place,
+        spec,
+        lambda: read_tokenizer(where),
+        lambda: _wrapped(*read_checkpoint(where, place.dtype), spec).unmodified,
+    )
 
 
 def _check_once(target: TargetModel) -> None:
@@ -140,23 +163,28 @@ def parse_device(name: str) -> torch.device:
     return device
 
 
-def _read(spec: str, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
+def _local_folder(spec: str, progress: Progress) -> Path | None:
+    """The checkpoint folder that is meant; None where it is something else."""
     if spec in EMBEDDED:
-        folder = fetch_embedded(EMBEDDED[spec], progress)
-        return _read_checkpoint(str(folder), dtype)
-    return _read_path_or_hub(spec, Path(spec).expanduser(), dtype)
+        return fetch_embedded(EMBEDDED[spec], progress)
+    path = Path(spec).expanduser()
+    if not spec or not path.is_dir():
+        return None
+    _check_folder(path)
+    return path
 
 
-def _read_path_or_hub(spec: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    if spec and path.is_dir():
-        _check_folder(path)
-        return _read_checkpoint(str(path), dtype)
+def _read(spec: str, folder: Path | None, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Model and tokenizer (None where there is none)."""
+    if folder is not None:
+        return read_checkpoint(str(folder), dtype)
+    path = Path(spec).expanduser()
     if path.is_file():
         if path.suffix != ".gguf":
             raise BadInput(f"{spec} is a file, but no .gguf file; pass {EXPECTED}")
         return read_gguf(path, dtype)
     if _HUB_ID.fullmatch(spec) and path.suffix != ".gguf":
-        return _read_hub(spec, dtype)
+        return read_hub(spec, dtype)
     close = difflib.get_close_matches(spec, EMBEDDED, n=1)
     hint = f"did you mean {close[0]}?" if close else f"pass {EXPECTED}"
     raise BadInput(f"no model {spec!r}: no such file or folder; {hint}")
@@ -200,84 +228,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
-
-
-def _read_hub(spec: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    hub_log = logging.getLogger("huggingface_hub")
-    level = hub_log.level
-    # It would print a line for each of its retries, before our one.
-    hub_log.setLevel(logging.ERROR)
-    try:
-        return _read_checkpoint(spec, dtype)
-    except ModelRefused as error:
-        raise ModelRefused(
-            f"{error} (no local folder of that name, so it was looked up on the Hugging Face hub;"
-            " check the name and the network, or pass a local folder)"
-        ) from error
-    finally:
-        hub_log.setLevel(level)
-
-
-def _read_checkpoint(where: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Model and tokenizer (None where there is none) of a folder or hub id."""
-    try:
-        with quiet():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                where,
-                dtype=dtype,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-                trust_remote_code=False,
-            )
-    except LOAD_ERRORS as error:
-        raise ModelRefused(f"cannot load {where}: {_reason(error, where)}") from error
-    model, info = loaded
-    # `transformers` would fill these with random numbers and go on.
-    if absent := sorted(
-        {
-            *info["missing_keys"],
-            *(k if isinstance(k, str) else k[0] for k in info["mismatched_keys"]),
-        }
-    ):
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        raise ModelRefused(f"{where} lacks the weight {absent[0]}{more}, or has it in another size")
-    return model, _read_tokenizer(where)
-
-
-def _reason(error: BaseException, where: str) -> str:
-    """What was wrong, where `transformers` itself only names a module or a key."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        return f"it needs the package {package}, which is not installed (pip install {package})"
-    if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run it all the same
-        return (
-            "its weights are a pickle of more than tensors, or a broken one; nothing of it was run;"
-            " get the model as safetensors"
-        )
-    if not isinstance(error, KeyError):
-        return first_line(error)
-    try:
-        with quiet():
-            config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
-    except LOAD_ERRORS:
-        return f"its config.json is not complete: {error.args[0]}"
-    kind = str(error.args[0])
-    if kind in {rope_type(rope) for rope in rope_parameters(config.get_text_config())}:
-        return unknown_rope(config, kind)
-    return f"its config.json asks for {kind!r}, which transformers does not know"
-
-
-def _read_tokenizer(where: str) -> Any:
-    if Path(where).is_dir() and not _has_any(Path(where), _TOKENIZER_FILES):
-        return None
-    try:
-        with quiet():
-            tokenizer: Any = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-            # Some wrong values are only met in use.
-            tokenizer.decode(tokenizer("a")["input_ids"])
-            return tokenizer
-    except LOAD_ERRORS as error:
-        raise ModelRefused(f"cannot load the tokenizer of {where}: {first_line(error)}") from error
 
 
 def _to_device(model: Any, device: torch.device) -> Any:

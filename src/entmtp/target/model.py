@@ -12,24 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.errors import ModelRefused
-from entmtp.target.architecture import FULL, SLIDING, Architecture, read_architecture
-from entmtp.target.attention import ATTENTION_NAME
+from entmtp.target.architecture import FULL, SLIDING, read_architecture
+from entmtp.target.attention import ATTENTION_NAME, register_attention
 from entmtp.target.cache import KVCache, LayerShape
-from entmtp.target.fingerprint import fingerprint, sketch
 from entmtp.target.layout import probe_layout, shipped_attention, takes_our_attention
 from entmtp.target.masks import additive, causal_among, sliding_mask, step_mask
-from entmtp.target.output import OutputLayer, plain_weight
 from entmtp.target.readiness import Readiness
 from entmtp.target.root_signals import root_signals
+from entmtp.target.unmodified import LoadedModel, Unmodified, demand_rows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from entmtp.target.plain import PlainCache
 
@@ -40,17 +39,6 @@ CHEAP_ROWS = 32
 """Two rows of logits in turn take a CPU as long as this many at once."""
 PREFILL_CHUNK = 256
 """Prompt tokens of one forward: the mask of a chunk is `[256, S]`, however long the prompt is."""
-
-
-class Parts(NamedTuple):
-    """The arguments of `TargetModel`."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
-    name: str
-    layout: Sequence[LayerShape]
-    architecture: Architecture
-    shipped_attention: str | None
 
 
 class TargetModel(Readiness):
@@ -71,38 +59,24 @@ class TargetModel(Readiness):
     check_mark: Path | None = None
     """A file that stands for a self-check which this very target has passed on this machine"""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        name: str,
-        layout: Sequence[LayerShape],
-        architecture: Architecture,
-        shipped_attention: str | None,
-    ) -> None:
-        self._model = model
-        self._body: Any = model.base_model
-        self._input_layer: Any = model.get_input_embeddings()
-        self._output_layer = OutputLayer(model)
-        self._layout = tuple(layout)
-        self.architecture = architecture
-        self.shipped_attention = shipped_attention
-        """The name of what ours stands in for; None where the model keeps its own"""
-        self.tokenizer = tokenizer
-        self.name = name
-        config = model.config.get_text_config()
-        self.config: PreTrainedConfig = config
+    def __init__(self, unmodified: Unmodified) -> None:
+        self.unmodified = unmodified
+        """What the same model on another runtime is made of, too"""
+        self._output_layer = unmodified.output_layer
+        self.architecture = unmodified.architecture
+        self.tokenizer = unmodified.tokenizer
+        self.name = unmodified.name
         self.hidden_size: int = self.output_weight.shape[1]
         self.vocab_size: int = self.output_weight.shape[0]
-        self.num_layers = len(layout)
-        self.max_length = architecture.max_length
-        self.eos_ids = _eos_ids(model)
+        self.num_layers = len(unmodified.layout)
+        self.max_length = unmodified.architecture.max_length
+        self.eos_ids = unmodified.eos_ids
 
     @classmethod
     def from_transformers(
         cls,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Tokenizer | None = None,
         name: str = "model",
     ) -> TargetModel:
         """Wrap a loaded model. It is put into evaluation mode and given our attention function.
@@ -110,48 +84,33 @@ class TargetModel(Readiness):
         Raises:
             ModelRefused: the model keeps a state that a tree cannot be verified with.
         """
-        if model.get_output_embeddings() is None:
-            raise ModelRefused(
-                f"{model.config.model_type} has no output layer; give a causal language model"
-            )
-        _demand_rows(model)
+        demand_rows(model)
         model.eval()
         model.requires_grad_(False)
         architecture = read_architecture(model.config.get_text_config())
         shipped = None
         if takes_our_attention(model):
             shipped = shipped_attention(model)
+            register_attention()
             model.set_attn_implementation(ATTENTION_NAME)
-        return cls(model, tokenizer, name, probe_layout(model), architecture, shipped)
-
-    @property
-    def parts(self) -> Parts:
-        """What the same model on another runtime is made of."""
-        return Parts(
-            self._model,
-            self.tokenizer,
-            self.name,
-            self._layout,
-            self.architecture,
-            self.shipped_attention,
-        )
+        layout = probe_layout(model)
+        return cls(LoadedModel(model, tokenizer, name, layout, architecture, shipped))
 
     def with_window(self, window: int) -> TargetModel:
         """The same model with another sliding window in our masks; its own are as they were."""
-        narrow = self.architecture._replace(window=window)
-        return TargetModel(*self.parts._replace(architecture=narrow))
+        return TargetModel(self.unmodified.with_window(window))
 
     @contextmanager
     def own_attention(self) -> Iterator[PreTrainedModel]:
         """The `transformers` model with the attention that it came with, inside the block."""
         if self.shipped_attention is None:
-            yield self._model
+            yield self.transformers_model
             return
-        self._model.set_attn_implementation(self.shipped_attention)
+        self.transformers_model.set_attn_implementation(self.shipped_attention)
         try:
-            yield self._model
+            yield self.transformers_model
         finally:
-            self._model.set_attn_implementation(ATTENTION_NAME)
+            self.transformers_model.set_attn_implementation(ATTENTION_NAME)
 
     def demand_trees(self, policy: str) -> None:
         """Refuse a policy that drafts where trees cannot be verified.
@@ -167,15 +126,25 @@ class TargetModel(Readiness):
 
     @property
     def device(self) -> torch.device:
-        return self._model.device
+        return self.unmodified.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._model.dtype
+        return self.unmodified.dtype
 
     @property
     def layout(self) -> tuple[LayerShape, ...]:
-        return self._layout
+        return self.unmodified.layout
+
+    @property
+    def shipped_attention(self) -> str | None:
+        """The name of what our attention stands in for; None where the model keeps its own."""
+        return self.unmodified.shipped_attention
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """The text configuration."""
+        return self.unmodified.config
 
     @property
     def number_format(self) -> str:
@@ -184,11 +153,16 @@ class TargetModel(Readiness):
 
     @property
     def transformers_model(self) -> PreTrainedModel:
-        return self._model
+        """The unmodified model, which is read now where nothing has asked for it yet."""
+        return self.unmodified.model
+
+    @cached_property
+    def _body(self) -> Any:
+        return self.transformers_model.base_model
 
     @property
     def embedding_weight(self) -> torch.Tensor:  # [V, H]
-        return plain_weight(self._input_layer)
+        return self.unmodified.embedding_weight
 
     @property
     def output_weight(self) -> torch.Tensor:  # [V, H]
@@ -200,8 +174,11 @@ class TargetModel(Readiness):
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache | PlainCache:
         """An empty cache for `batch_size` sequences of `capacity` tokens, drafts included."""
-        return KVCache.allocate(
-            self._layout, batch_size, capacity, dtype=self.dtype, device=self.device
+        # Imported here, because it costs seconds that no other runtime needs.
+        from entmtp.target.model_cache import ModelCache
+
+        return ModelCache.allocate(
+            self.layout, batch_size, capacity, dtype=self.dtype, device=self.device
         )
 
     def at_work(self) -> AbstractContextManager[None]:
@@ -287,48 +264,12 @@ class TargetModel(Readiness):
             cache.advance([rows])
             yield hidden
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Names these weights; see `sketch` for weights that are held in float16."""
-        config = {
-            "model_type": self.config.model_type,
-            "hidden_size": self.hidden_size,
-            "vocab_size": self.vocab_size,
-            "num_layers": self.num_layers,
-        }
-        return fingerprint(self._model, config)
+        return self.unmodified.fingerprint
 
-    @cached_property
+    @property
     def sketch(self) -> str:
         """Some of these weights' values, to be compared with a tolerance (`is_alike`)."""
-        return sketch(self._model)
-
-
-def _demand_rows(model: PreTrainedModel) -> None:
-    """What can be said must be readable: an id without an input row would end in an index error."""
-    said, read = (
-        plain_weight(layer).shape[0]
-        for layer in (model.get_output_embeddings(), model.get_input_embeddings())
-    )
-    if said > read:
-        raise ModelRefused(
-            f"{model.config.model_type} has {said} output rows and {read} input embeddings, so that"
-            " it can say tokens that it cannot read; resize them to the same number"
-        )
-
-
-def _eos_ids(model: PreTrainedModel) -> tuple[int, ...]:
-    """End-of-sequence ids; the generation config wins over the model config."""
-    generation = getattr(model, "generation_config", None)
-    ids = getattr(generation, "eos_token_id", None)
-    if ids is None:
-        ids = getattr(model.config.get_text_config(), "eos_token_id", None)
-    if ids is None:
-        return ()
-    listed = ids if isinstance(ids, (list, tuple)) else [ids]
-    if not all(type(each) is int for each in listed):
-        raise ModelRefused(
-            f"the model's eos_token_id is {ids!r}; expected an id or a list of ids: put its"
-            " generation_config.json or config.json right"
-        )
-    return tuple(listed)
+        return self.unmodified.sketch

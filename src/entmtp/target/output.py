@@ -9,21 +9,32 @@ Dimension key: H hidden size · V vocabulary.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear
-from transformers import PreTrainedModel
 
 from entmtp.target.linears import can_pack, pack_weight, packed_linear
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class OutputLayer:
     """Float32 logits of a `transformers` causal language model."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._layer: Any = model.get_output_embeddings()
-        self._scale, self._softcap = _scale_and_softcap(model)
+    def __init__(self, layer: Any, scale: float, softcap: float | None) -> None:
+        """
+        Args:
+            layer: has a `weight` `[V, H]`, and perhaps a `bias` `[V]`.
+        """
+        self._layer = layer
+        self.scale, self.softcap = scale, softcap
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> OutputLayer:
+        """A model's own."""
+        return cls(model.get_output_embeddings(), *_scale_and_softcap(model))
 
     @cached_property
     def weight(self) -> torch.Tensor:  # [V, H]
@@ -52,10 +63,10 @@ class OutputLayer:
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         """What the model does to the layer's product, bias included: its scale and its soft cap."""
-        if self._scale != 1:
-            logits = logits * self._scale
-        if self._softcap is not None:
-            logits = self._softcap * torch.tanh(logits / self._softcap)
+        if self.scale != 1:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
 
     @property

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from entmtp.data.tokenizer import Tokenizer
 from entmtp.target.architecture import FULL, Architecture
 from entmtp.target.cache import KVCache
 from entmtp.target.model import TargetModel
+from entmtp.target.unmodified import LoadedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class PlainCache:
@@ -60,6 +64,8 @@ class PlainCache:
 
     def truncate(self, row: int, length: int) -> None:
         assert length == 0, "a state cannot be rolled back, only begun anew"
+        from transformers import DynamicCache
+
         self.length = 0
         self.state: Any = DynamicCache(config=self._config)
 
@@ -70,7 +76,7 @@ class PlainTarget(TargetModel):
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         name: str,
         tree_refusal: str,
     ) -> None:
@@ -80,12 +86,12 @@ class PlainTarget(TargetModel):
         # A recurrent model has no end.
         length = getattr(config, "max_position_embeddings", None) or sys.maxsize
         whole = Architecture(frozenset({FULL}), None, int(length))
-        super().__init__(model, tokenizer, name, (), whole, shipped_attention=None)
+        super().__init__(LoadedModel(model, tokenizer, name, (), whole, shipped_attention=None))
         self.tree_refusal = tree_refusal
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache | PlainCache:
         assert batch_size == 1, "there is one sequence"
-        return PlainCache(self._model)
+        return PlainCache(self.transformers_model)
 
     def forward(
         self,

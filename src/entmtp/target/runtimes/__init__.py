@@ -11,7 +11,8 @@ A runtime is a subclass of `TargetModel` and a cache of its own. Of the first it
 and of the second, a `KVCache`, what moves rows: `keep`, `advance`, `truncate`, `copy_row`,
 `add_row`, `view`. `TargetModel` and `KVCache` themselves are the runtime `eager`.
 
-Knows: which runtime fits what was asked for. Does not know: how one works.
+Knows: which runtime fits what was asked for. Does not know: how one works. A runtime is imported
+when it is used: most of them run `transformers`' models, whose import alone takes seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +27,10 @@ from entmtp.errors import BadInput, EntmtpError, ModelRefused
 from entmtp.target.architecture import FULL
 from entmtp.target.gguf_file import first_line
 from entmtp.target.model import TargetModel
-from entmtp.target.output import is_plain
-from entmtp.target.runtimes import compiled, native, openvino
+from entmtp.target.runtimes import native
 from entmtp.target.runtimes.choice import fastest
-from entmtp.target.runtimes.compiled import CompiledTarget
-from entmtp.target.runtimes.graphs import GraphsTarget, misfit
 from entmtp.target.runtimes.native import NativeTarget
-from entmtp.target.runtimes.openvino import OpenVinoTarget
+from entmtp.target.runtimes.packages import Place, remembered_place
 
 RUNTIMES = ("auto", "eager", "native", "compiled", "openvino", "graphs")
 INT8 = "int8"
@@ -49,10 +47,22 @@ class _Fast(NamedTuple):
     formats: tuple[str, ...]
 
 
+def _on_openvino(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
+    from entmtp.target.runtimes.openvino import OpenVinoTarget
+
+    return OpenVinoTarget(target, number_format, progress)
+
+
+def _on_compiled(target: TargetModel, number_format: str, progress: Progress) -> TargetModel:
+    from entmtp.target.runtimes.compiled import CompiledTarget
+
+    return CompiledTarget(target, number_format, progress)
+
+
 _FAST = {
     "native": _Fast(NativeTarget, native.FORMATS),
-    "openvino": _Fast(OpenVinoTarget, tuple(openvino.FORMATS)),
-    "compiled": _Fast(CompiledTarget, tuple(compiled.FORMATS)),
+    "openvino": _Fast(_on_openvino, ("float32", "bfloat16", INT8)),
+    "compiled": _Fast(_on_compiled, ("float32", "bfloat16", INT8)),
 }
 """In order of preference."""
 _ERRORS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
@@ -86,6 +96,12 @@ def parse_runtime(name: str, number_format: str, device: str = "") -> str:
 def must_be_fast(runtime: str, number_format: str) -> bool:
     """Whether PyTorch as it comes will not do."""
     return runtime in _FAST or number_format == INT8
+
+
+def can_be_native(runtime: str, number_format: str, device: str) -> bool:
+    """Whether what is asked for may end on `native`."""
+    is_native = runtime in ("auto", "native") and _fast_format(number_format) in native.FORMATS
+    return is_native and device == "cpu" and native.missing() is None
 
 
 def on_runtime(
@@ -181,6 +197,8 @@ def _on_graphs(
     progress: Progress,
 ) -> TargetModel:
     """`target` by CUDA graphs, or (unless they are demanded) itself where that cannot be."""
+    from entmtp.target.runtimes.graphs import GraphsTarget, misfit
+
     reason = misfit(target)
     if reason is None and (experts := _experts(target)):
         reason = f"the model chooses experts ({experts}), and a graph has no choices"
@@ -221,14 +239,39 @@ def _unready(target: TargetModel, name: str, number_format: str) -> str | None:
     if name == "native":
         return native.misfit(target)
     try:
-        is_made = compiled.is_made(target, number_format)
+        is_made = is_compiled(target, number_format)
     except (EntmtpError, *_ERRORS) as error:
         return first_line(error)
     return None if is_made else "it would compile for a minute first (do so: --runtime compiled)"
 
 
+def is_compiled(target: TargetModel, number_format: str) -> bool:
+    """Whether the cache has what the runtime `compiled` would compile.
+
+    Raises:
+        FetchError: the cache cannot be written to.
+        ModelRefused: the layers cannot be taken out of this model.
+    """
+    kind = {
+        "model": target.unmodified.class_name,
+        "config": target.unmodified.config_json,
+        "dtype": str(target.dtype),
+        "layout": str(target.layout),
+    }
+
+    def find() -> Place:
+        from entmtp.target.runtimes.compiled import make_plan
+
+        return make_plan(target, number_format).place
+
+    # Tracing the layers takes seconds, at each start for as long as nobody compiles them.
+    return remembered_place(kind, number_format, find).is_made
+
+
 def _misfit(target: TargetModel) -> str | None:
     """Why nothing but PyTorch as it comes can be used for this target."""
+    if target.unmodified.known_to_fit is not None:
+        return None
     if target.device.type != "cpu":
         return f"it is for CPUs, and the model is on {target.device}"
     if kinds := target.architecture.kinds - {FULL}:
@@ -237,7 +280,7 @@ def _misfit(target: TargetModel) -> str | None:
         return (
             f"{target.config.model_type} keeps attention of its own, and a row of that may differ"
         )
-    if not all(is_plain(weight) for weight in target.transformers_model.parameters()):
+    if not target.unmodified.is_plain:
         return "the model's weights are packed by a quantisation package"
     if experts := _experts(target):
         return f"the model chooses experts ({experts}), and a graph has no choices"
@@ -252,10 +295,8 @@ def _experts(target: TargetModel) -> str | None:
 
 __all__ = [
     "RUNTIMES",
-    "CompiledTarget",
-    "GraphsTarget",
-    "NativeTarget",
-    "OpenVinoTarget",
+    "can_be_native",
+    "is_compiled",
     "must_be_fast",
     "on_runtime",
     "parse_runtime",

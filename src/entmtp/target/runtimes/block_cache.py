@@ -73,11 +73,10 @@ class BlockCache(LateCache):
         cache._write_ones()
         return cache
 
-    def view(self, start: int, stop: int) -> BlockCache:
-        first = self._rows.start
-        if range(first + start, first + stop) == self._rows:
+    def view(self, start: int, stop: int) -> Self:
+        view = super().view(start, stop)
+        if view is self:
             return self
-        view = BlockCache(self._allocation, first + start, first + stop)
         view._tails, view._rooms = self._tails, {}
         return view
 

@@ -30,7 +30,6 @@ from entmtp.target.runtimes.packages import (
     Place,
     Source,
     place_of,
-    remembered_place,
     stored_packages,
 )
 from entmtp.target.runtimes.regions import (
@@ -78,7 +77,7 @@ class CompiledTarget(TargetModel):
             FetchError: what was compiled cannot be put into the cache.
             ModelRefused: the layers cannot be taken out of this model.
         """
-        super().__init__(*target.parts)
+        super().__init__(target.unmodified)
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8
@@ -195,21 +194,3 @@ def make_plan(target: TargetModel, number_format: str) -> Plan:
     config = target.config.to_json_string()
     description = "\n".join([config, str(can_pack(dtype)), *(each.kind for each in regions)])
     return Plan(body, regions, number_format, place_of(description, number_format))
-
-
-def is_made(target: TargetModel, number_format: str) -> bool:
-    """Whether the cache has what would be compiled.
-
-    Raises:
-        FetchError: the cache cannot be written to.
-        ModelRefused: the layers cannot be taken out of this model.
-    """
-    kind = {
-        "model": type(target.transformers_model).__name__,
-        "config": target.config.to_json_string(),
-        "dtype": str(target.dtype),
-        "layout": str(target.layout),
-    }
-    # Tracing the layers takes seconds, at each start for as long as nobody compiles them.
-    place = remembered_place(kind, number_format, lambda: make_plan(target, number_format).place)
-    return place.is_made

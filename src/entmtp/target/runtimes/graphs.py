@@ -60,7 +60,7 @@ class GraphsTarget(TargetModel):
         """
         if recorder is None and (reason := misfit(target)):
             raise BadInput(f"the graphs runtime cannot be used: {reason}")
-        super().__init__(*target.parts)
+        super().__init__(target.unmodified)
         self.captures = Captures(recorder or CudaRecorder())
         self.attention = attention
         self._attention: TreeAttention = tree_attention(attention)
@@ -138,7 +138,7 @@ class GraphsTarget(TargetModel):
     ) -> Tensors:
         """Graph-safe: hidden states `[B, T, H]`; T rows of memory are written behind `lengths`."""
         options = self._attention.options(lengths + ids.shape[1])
-        with cache.writing_at(lengths, used), self._attention.within(self._model):
+        with cache.writing_at(lengths, used), self._attention.within(self.transformers_model):
             output = self._body(
                 input_ids=ids,
                 position_ids=positions,

@@ -15,7 +15,7 @@ one shape.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -46,11 +46,11 @@ class LateCache(KVCache):
     _memory: list[torch.Tensor] | None = None
     _latest_mask: _Mask | None = None
 
-    def view(self, start: int, stop: int) -> LateCache:
+    def view(self, start: int, stop: int) -> Self:
         first = self._rows.start
         if range(first + start, first + stop) == self._rows:
             return self
-        return LateCache(self._allocation, first + start, first + stop)
+        return super().view(start, stop)
 
     def reserve(self, capacity: int) -> None:
         """Nothing: memory that is not used yet would cost time in every step."""

@@ -70,7 +70,7 @@ class OpenVinoTarget(TargetModel):
         Raises:
             FetchError: the graph cannot be put into the cache.
         """
-        super().__init__(*target.parts)
+        super().__init__(target.unmodified)
         self._number_format = number_format
         self._format = FORMATS[number_format]
         self.has_float32_twin = not self._format.is_int8

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -25,7 +25,9 @@ from entmtp.data.cache import Progress, cache_dir, is_complete, new_folder, writ
 from entmtp.errors import BadInput
 from entmtp.target.code import code_digest
 from entmtp.target.gguf_file import quiet
-from entmtp.target.runtimes.regions import Run
+
+if TYPE_CHECKING:
+    from entmtp.target.runtimes.regions import Run
 
 _RECIPE = "1"
 """Raised by one when a region's graph changes, so that packages of the old kind are made anew."""

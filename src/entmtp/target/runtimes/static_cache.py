@@ -20,10 +20,11 @@ from weakref import ref
 import torch
 
 from entmtp.target.cache import KVCache
+from entmtp.target.model_cache import ModelCache
 from entmtp.target.runtimes.capture import Place, sent
 
 
-class StaticCache(KVCache):
+class StaticCache(ModelCache):
     """A `KVCache` with a second way to write: behind lengths that only the device looks at."""
 
     _step: tuple[torch.Tensor, int] | None = None
@@ -34,10 +35,6 @@ class StaticCache(KVCache):
         layout, store = cache._allocation.layout, next(iter(cache._allocation.stores.values()))
         dtype = store.keys.dtype
         return cls.allocate(layout, batch_size, capacity, dtype=dtype, device=cache.device)
-
-    def view(self, start: int, stop: int) -> StaticCache:
-        first = self._rows.start
-        return StaticCache(self._allocation, first + start, first + stop)
 
     @property
     def place(self) -> Place:

@@ -32,12 +32,6 @@ class NativeCache(LateCache):
         dtype, device = torch.bfloat16, torch.device("cpu")
         return cls.allocate(layout, batch_size, BLOCK, dtype=dtype, device=device)
 
-    def view(self, start: int, stop: int) -> NativeCache:
-        first = self._rows.start
-        if range(first + start, first + stop) == self._rows:
-            return self
-        return NativeCache(self._allocation, first + start, first + stop)
-
     @property
     def memory_of_all(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys as they lie in blocks and values as in pairs, both in the shape `[L, *, N, C, D]`.

@@ -32,13 +32,13 @@ class PackedDecoder:
             body: a module with `layers`, `norm` and `rotary_emb` (`weights`).
             shape: of every layer's cache rows.
         """
-        self._body = body
+        self._rotary_emb = body.rotary_emb
         self._shape = shape
         self._num_threads = num_threads
         # On a busy machine PyTorch's threads wait for one another at each of these small steps.
         with torch_on_one_thread():
             self._packed = pack_layers(body, shape.num_kv_heads, num_threads)
-        self._tables = rotary_tables(body, _FIRST_POSITIONS)
+        self._tables = rotary_tables(body.rotary_emb, _FIRST_POSITIONS)
 
     def run(
         self,
@@ -80,5 +80,5 @@ class PackedDecoder:
     def _rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Tables of at least so many positions."""
         if length > len(self._tables[0]):
-            self._tables = rotary_tables(self._body, 2 * length)
+            self._tables = rotary_tables(self._rotary_emb, 2 * length)
         return self._tables

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import embedding
@@ -23,7 +24,6 @@ from entmtp.errors import ModelRefused
 from entmtp.target.cache import KVCache
 from entmtp.target.code import code_digest
 from entmtp.target.model import TargetModel
-from entmtp.target.plain import PlainCache
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
@@ -33,8 +33,12 @@ from entmtp.target.runtimes.native.library import (
     kernels_folder,
     prepare,
 )
+from entmtp.target.runtimes.native.remembered import RememberedModel
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
+
+if TYPE_CHECKING:
+    from entmtp.target.plain import PlainCache
 
 FORMATS = ("int8",)
 _EXACT_LENGTH = 1 << 30
@@ -58,7 +62,7 @@ class NativeTarget(TargetModel):
             FetchError: the kernels cannot be put into the cache.
             ModelRefused: the model's layers are of another kind.
         """
-        super().__init__(*target.parts)
+        super().__init__(target.unmodified)
         assert number_format in FORMATS, "asked before"
         if reason := misfit(target):
             raise ModelRefused(
@@ -67,7 +71,9 @@ class NativeTarget(TargetModel):
         prepare(progress)
         progress(f"packing the weights of {target.name} for int8")
         self._num_threads = torch.get_num_threads()
-        self._decoder = PackedDecoder(self._body, self.layout[0], self._num_threads)
+        known = target.unmodified
+        body = known.body() if isinstance(known, RememberedModel) else self._body
+        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads)
         self._embedding = self.embedding_weight
         with torch_on_one_thread():
             self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
@@ -122,6 +128,5 @@ class NativeTarget(TargetModel):
 
 def _check_mark(target: TargetModel) -> Path:
     """Beside the kernels, by all else that the outcome of a self-check hangs on."""
-    config = target.config.to_json_string()
-    what = "\n".join([target.fingerprint, config, code_digest()])
+    what = "\n".join([target.fingerprint, target.unmodified.config_json, code_digest()])
     return kernels_folder() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:16]}"

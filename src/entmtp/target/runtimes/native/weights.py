@@ -48,6 +48,8 @@ class PackedBody(NamedTuple):
 
 def misfit(target: TargetModel) -> str | None:
     """Why a model is not of the kind that the kernels know; None where it looks like it."""
+    if target.unmodified.known_to_fit == "native":
+        return None
     body: Any = target.transformers_model.base_model
     layers = getattr(body, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not isinstance(
@@ -118,8 +120,8 @@ def pack_layers(body: Any, num_kv_heads: int, num_threads: int) -> PackedBody:
         num_kv_heads=num_kv_heads,
         head_size=head_size,
         inner_size=first.mlp.down_proj.in_features,
-        rotary_size=rotary_tables(body, 1)[0].shape[1] * 2,
-        epsilon=_epsilon(body.norm),
+        rotary_size=rotary_tables(body.rotary_emb, 1)[0].shape[1] * 2,
+        epsilon=epsilon_of(body.norm),
         scale=first.self_attn.scaling,
     )
     return PackedBody(struct, [layers, norm, *(one.held for one in packed)])
@@ -153,10 +155,10 @@ def _down_span(width: int) -> int:
 
 
 @torch.inference_mode()
-def rotary_tables(body: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines `[length, rotary size / 2]` of a body's positions, by its own module."""
+def rotary_tables(rotary: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines `[length, rotary size / 2]` of a body's positions, by its `rotary_emb`."""
     positions = torch.arange(length)[None]
-    cosines, sines = body.rotary_emb(torch.zeros(1), positions)
+    cosines, sines = rotary(torch.zeros(1), positions)
     half = cosines.shape[-1] // 2
     return _floats(cosines[0, :, :half]), _floats(sines[0, :, :half])
 
@@ -188,6 +190,6 @@ def _floats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().float().contiguous().clone()
 
 
-def _epsilon(norm: Any) -> float:
+def epsilon_of(norm: Any) -> float:
     value: float = getattr(norm, "variance_epsilon", None) or norm.eps
     return value
