@@ -49,7 +49,11 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "README.md": {"table": speed_table, "figures": figures},
         "docs/calibrate.md": {"calibrations": of_calibrations},
-        "docs/runtimes.md": {"steps": of_runtimes},
+        "docs/runtimes.md": {
+            "steps": of_runtimes,
+            "company": of_context_and_batch,
+            "qwen": of_qwen,
+        },
         "docs/scheduler.md": {
             "methods": of_methods,
             "paper": beside_the_paper,
@@ -237,9 +241,9 @@ def stages_of(found: dict[str, Any]) -> str:
 def halves_of(found: dict[str, Any]) -> str:
     """The best static tree of one half of the prompts, there and on the other half."""
     return "; ".join(
-        f"{one['expected']['num_nodes']} nodes: {one['expected']['tokens_per_second']:.0f} expected,"
-        f" {one['found']['tokens_per_second']:.0f} found"
-        for one in found["best_static"]
+        f"{there['num_nodes']} nodes: {there['tokens_per_second']:.0f} expected,"
+        f" {elsewhere['tokens_per_second']:.0f} found"
+        for there, elsewhere in ((one["expected"], one["found"]) for one in found["best_static"])
     )
 
 
@@ -294,6 +298,67 @@ CALIBRATIONS = {
     "greedy construction's own score against self-rollout": bias_of,
     "signal and accepted length: r, mutual information (nats)": signals_of,
 }
+
+
+def of_context_and_batch() -> str:
+    content = read("context-and-batch.json")
+    lines = []
+    for name, key, words in (
+        ("contexts", "context", "A step (ms) of one sequence by committed tokens:"),
+        ("batches", "batch", f"By sequences, {content['batch_context']} committed tokens each:"),
+    ):
+        places = content[name]
+        head = " | ".join(str(place[key]) for place in places)
+        lines += [
+            words,
+            "",
+            f"| runtime and format, rows | {head} |",
+            "|---" * (len(places) + 1) + "|",
+        ]
+        for run in places[0]["milliseconds"]:
+            for kind, num_rows in content["num_nodes"].items():
+                cells = " | ".join(f"{place['milliseconds'][run][kind]:.1f}" for place in places)
+                lines.append(f"| {run.replace(':', ', ')}, {num_rows} | {cells} |")
+            memory = " | ".join(f"{place['cache_bytes'][run] / 2**20:.0f} MiB" for place in places)
+            lines.append(f"| {run.replace(':', ', ')}, its cache | {memory} |")
+        lines.append("")
+    gains = content["throughput_over_first_batch"]
+    at_eight = [place["batch"] for place in content["batches"]].index(8)
+    ratios = "; ".join(
+        f"{run.replace(':', ', ')}: "
+        + ", ".join(
+            f"{kinds[kind][at_eight]:.2f}x with {content['num_nodes'][kind]}" for kind in kinds
+        )
+        for run, kinds in gains.items()
+    )
+    lines.append(f"Steps a second of 8 sequences over those of one, by rows of each: {ratios}.")
+    return "\n".join(lines) + "\n"
+
+
+def of_qwen() -> str:
+    content = read("qwen.json")
+    rows = list(content["runs"][0]["wall_ms"])
+    lines = [
+        f"| runtime and format | {' | '.join(rows)} | plain | tree | llama.cpp |"
+        " plain over llama.cpp | tokens a step to equal plain, llama.cpp |",
+        "|---" * (len(rows) + 6) + "|",
+    ]
+    for run in content["runs"]:
+        steps, ratio = run["step_milliseconds"], run["plain over llama.cpp"]
+        equal = run["acceptance_length_to_equal"]
+        times = [*run["wall_ms"].values(), steps["plain"], *list(steps.values())[1:]]
+        lines.append(
+            f"| {run['run'].replace(':', ', ')} | {' | '.join(f'{time:.0f}' for time in times)} |"
+            f" {ratio['geometric_mean']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] |"
+            f" {', '.join(f'{length:.2f}' for length in equal.values())} |"
+        )
+    nodes = content["runs"][0]["num_nodes"]
+    settings = content["settings"]
+    return "\n".join(lines) + (
+        f"\n\nQwen2.5-Coder-0.5B: a step (ms) by rows, {settings['context']} tokens of context;"
+        f" then whole steps of plain decoding, of a tree of {nodes} nodes with **random** heads (times"
+        " only) and of llama.cpp plainly with the file's 4-bit weights, prompts in turn.\n"
+    )
 
 
 def of_kinds() -> str:
