@@ -32,19 +32,14 @@ from typing import Any
 
 import torch
 from kept import note, settings_of, write_result
-from kinds import times_at
-from remedy_promises import Promises, Replayed, charged, replay_variant
-from remedy_signals import bounds_by_score, signal_rows, with_blend
-from remedy_variants import REMEDIED, RIVALS, STATIC, Given, Variant, make_variants
+from remedy_figures import SHOWN, Live, told
+from remedy_variants import Given, Variant, make_variants
 
-from entmtp.bench import BASELINE, Difference, find_differences, load_workload, measure
-from entmtp.bench.breakdown import Ratios, paired_ratios
-from entmtp.bench.comparison import MethodFigures, summarise
+from entmtp.bench import BASELINE, find_differences, load_workload, measure
 from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.collect import TraceConfig, collect_trace
 from entmtp.calibrate.pipeline import TIMED_SIZES
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
-from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace
 from entmtp.calibrate.walk import take_rows
 from entmtp.data import Prompt
@@ -61,8 +56,6 @@ from entmtp.trees import Tree
 
 CONTEXTS = (128, 256, 512)
 """That step times are measured at here: the evaluation prompts' answers lie between them"""
-SHOWN = "decode_ratio"
-"""What a promise is compared with: replay knows nothing of prompts being read"""
 
 
 def main() -> int:
@@ -81,7 +74,8 @@ def main() -> int:
     note("replay")
     differences = find_differences(runs, BASELINE, setup.tasks, target, setup.params)
     content = {
-        **told(setup, given, variants, runs, differences),
+        **told(given, setup.traces, variants, Live(runs, differences, arguments.max_tokens)),
+        "bank": about(setup, given.bank),
         "settings": settings_of(arguments),
         "num_prompts": len(setup.tasks),
         "load_average": loads,
@@ -208,90 +202,6 @@ class Setup:
             return bank
 
         return read(BANK_NAMES[0]), {kind: read(KIND_NAME.format(kind)) for kind in kinds}
-
-
-def told(
-    setup: Setup,
-    given: Given,
-    variants: Sequence[Variant],
-    runs: Runs,
-    differences: Sequence[Difference],
-) -> dict[str, Any]:
-    """All figures."""
-    bank, here = given.bank, given.bank_here
-    promises = Promises(setup.traces, bank, times_at(bank, setup.evaluation))
-    by_own_times = Promises(setup.traces, bank, times_at(here, setup.evaluation))
-    ratios = paired_ratios(runs, STATIC)
-    rows = []
-    for variant in variants:
-        found = replay_variant(variant, setup.traces, promises.times, setup.params.max_tokens)
-        figures = summarise(
-            runs[variant.name],
-            runs[BASELINE],
-            [tree for policy in variant.policies.values() for tree in policy.trees],
-            [one for one in differences if one.method == variant.name],
-        )
-        rows.append(
-            {
-                "name": variant.name,
-                "cause": variant.cause,
-                "words": variant.words,
-                "replay": promises.of(promises.seconds_of(found.runs)),
-                "replay_by_own_times": by_own_times.of(by_own_times.seconds_of(found.runs)),
-                "live": live_figures(ratios, variant.name, figures, promises),
-                "steps": steps_of(found, runs[variant.name], figures),
-            }
-        )
-    scores = with_blend(bank, given.calibration, given.evaluation)
-    traces = given.calibration, given.evaluation
-    return {
-        "variants": rows,
-        "bounds": {"bank_times": promises.bounds, "own_times": by_own_times.bounds},
-        "throughput_over": {name: over(runs, name) for name in (STATIC, *RIVALS)},
-        "signals": signal_rows(bank, given.evaluation, promises.times, scores[1]),
-        "by_score": bounds_by_score(bank, traces, scores, promises),
-        "bank": about(setup, bank),
-    }
-
-
-def over(runs: Runs, name: str) -> dict[str, float | None]:
-    """`throughput` over another one, prompt by prompt."""
-    return dict(paired_ratios(runs, name)[REMEDIED])
-
-
-def live_figures(
-    ratios: Ratios, name: str, figures: MethodFigures, promises: Promises
-) -> dict[str, Any]:
-    """By the clock, against the best static tree on the same prompts."""
-    found = ratios[name]
-    gains = {end: found[f"{SHOWN}{end}"] for end in ("", "_low", "_high")}
-    shares = {
-        f"gap_share{end}": promises.gap_share(None if ratio is None else ratio - 1)
-        for end, ratio in gains.items()
-    }
-    return {
-        **found,
-        **shares,
-        "tokens_per_second": figures.tokens_per_second,
-        "mean_acceptance_length": figures.mean_acceptance_length,
-        "num_identical": figures.num_identical,
-        "num_prompts": figures.num_prompts,
-    }
-
-
-def steps_of(found: Replayed, runs: Sequence[Run], figures: MethodFigures) -> dict[str, Any]:
-    """Milliseconds of a step by the clock and by the table, and whether both are of the same
-    steps."""
-    pairs = zip(runs, found.num_steps, strict=True)
-    return {
-        "live_milliseconds": {
-            "draft": figures.draft_milliseconds,
-            "verify": figures.verify_milliseconds,
-            "host": figures.host_milliseconds,
-        },
-        **charged(found),
-        "num_as_replayed": sum(run.stats.num_drafts == steps for run, steps in pairs),
-    }
 
 
 def about(setup: Setup, bank: TreeBank) -> dict[str, Any]:

@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from remedy_variants import Variant
 
 from entmtp.bench.comparison import share
 from entmtp.calibrate.compare import replayed
 from entmtp.calibrate.intervals import redraws
 from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.options import bank_options, fastest, greedy
-from entmtp.calibrate.rehearse import StepParts, run_seconds, step_parts
+from entmtp.calibrate.rehearse import StepParts, run_seconds, step_parts, switches
 from entmtp.calibrate.replay import PolicyRun, replay_policy
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import row_tokens, rows_of
-from entmtp.scheduler import StaticPolicy, TreeBank
+from entmtp.scheduler import StaticPolicy, TreeBank, TreePolicy
 from entmtp.scheduler.times import StepTimes
 
 Replays = Mapping[str, PolicyRun]
@@ -34,12 +33,22 @@ Replays = Mapping[str, PolicyRun]
 class Promises:
     """Promises over the same rows by one table of step times, against the best static tree."""
 
-    def __init__(self, traces: Mapping[str, RankTrace], bank: TreeBank, times: StepTimes) -> None:
-        """`traces`: of each kind's rows, in the order of the live run."""
-        self._traces, self.times = traces, times
-        static = StaticPolicy(bank.best_static)
-        runs = {kind: replay_policy(trace, static) for kind, trace in traces.items()}
-        self._base = self.seconds_of(runs)
+    def __init__(
+        self,
+        traces: Mapping[str, RankTrace],
+        bank: TreeBank,
+        times: StepTimes,
+        max_tokens: int,
+    ) -> None:
+        """
+        Args:
+            traces: of each kind's rows, in the order of the live run.
+            max_tokens: of an answer, to which the engine cuts trees at its end.
+        """
+        self._traces, self.times, self._max_tokens = traces, times, max_tokens
+        self._base = self.seconds_of(
+            self.replay(dict.fromkeys(traces, StaticPolicy(bank.best_static)))
+        )
         self._weights = redraws(len(self._base), 0)
         self._tokens = sum(int(row_tokens(trace).sum()) for trace in traces.values())
         trees = dict.fromkeys((*bank.offer, bank.best_static))
@@ -52,6 +61,13 @@ class Promises:
         }
         self._perfect = self._gain(seconds["bank_perfect"])
         self.bounds = {name: self.of(each) for name, each in seconds.items()}
+
+    def replay(self, policies: Mapping[str, TreePolicy]) -> Replays:
+        """A run over each kind's rows, with this kind's policy."""
+        return {
+            kind: replay_policy(trace, policies[kind], max_tokens=self._max_tokens)
+            for kind, trace in self._traces.items()
+        }
 
     def seconds_of(self, runs: Replays) -> Floats:
         """Of each row `[R]`, all kinds' end to end."""
@@ -88,27 +104,23 @@ class Replayed:
     """What the bank's table charges its steps, all kinds' end to end"""
     num_steps: tuple[int, ...]
     """Of each row, in the order of the live run"""
+    num_switches: int
 
 
-def replay_variant(
-    variant: Variant, traces: Mapping[str, RankTrace], times: StepTimes, max_tokens: int
-) -> Replayed:
-    """Args: `max_tokens` of an answer, to which the engine cuts trees at its end."""
-    runs = {
-        kind: replay_policy(trace, variant.policies[kind], max_tokens=max_tokens)
-        for kind, trace in traces.items()
-    }
+def replayed_steps(runs: Replays, traces: Mapping[str, RankTrace], times: StepTimes) -> Replayed:
+    """A variant's run, step by step."""
     parts = [step_parts(trace, runs[kind], times) for kind, trace in traces.items()]
     steps = [
         np.bincount(rows_of(trace, runs[kind].run.starts), minlength=trace.num_rows)
         for kind, trace in traces.items()
     ]
+    num_switches = sum(int(switches(trace, runs[kind]).sum()) for kind, trace in traces.items())
     joined = StepParts(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-    return Replayed(runs, joined, tuple(np.concatenate(steps).tolist()))
+    return Replayed(runs, joined, tuple(np.concatenate(steps).tolist()), num_switches)
 
 
 def charged(found: Replayed) -> dict[str, Any]:
-    """Milliseconds of a step by the table, its parts apart; switches, and steps by rows verified."""
+    """Milliseconds of a step by the table, by its parts; switches, and steps by rows verified."""
     sizes = Counter(tree.num_nodes for run in found.runs.values() for tree in run.trees)
     milliseconds = {
         name: 1e3 * float(seconds.mean()) if len(seconds) else 0.0
@@ -117,12 +129,6 @@ def charged(found: Replayed) -> dict[str, Any]:
     return {
         "table_milliseconds": milliseconds,
         "num_steps": sum(found.num_steps),
-        "num_switches": sum(num_switches(run) for run in found.runs.values()),
+        "num_switches": found.num_switches,
         "num_steps_by_rows": {str(rows): count for rows, count in sorted(sizes.items())},
     }
-
-
-def num_switches(run: PolicyRun) -> int:
-    """Steps of another number of rows than the one before; the first of a row may count too."""
-    sizes = np.array([tree.num_nodes for tree in run.trees])
-    return int((np.diff(sizes) != 0).sum())

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp.calibrate.compare import Replayed, replayed
 from entmtp.calibrate.intervals import redraws
@@ -145,17 +146,24 @@ def step_parts(trace: RankTrace, run: PolicyRun, times: StepTimes) -> StepParts:
     pairs = list(zip(run.drafted_nodes.tolist(), run.drafted.tolist(), strict=True))
     draft = {pair: times.draft(*pair) for pair in set(pairs)}
     verify = {rows: times.verify(rows) for rows in set(sizes.tolist())}
-    rows = rows_of(trace, run.run.starts)
-    is_switch = np.zeros(len(sizes), dtype=np.bool_)
-    is_switch[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
     look: Floats = times.root_seconds * run.reads_root + times.read_seconds * run.reads_draft
+    switch: Floats = np.where(switches(trace, run), times.switch_seconds, 0.0)
     return StepParts(
         np.array([draft[pair] for pair in pairs]),
         np.array([verify[size] for size in sizes.tolist()]),
         np.full(len(sizes), times.host_seconds),
         look,
-        times.switch_seconds * is_switch,
+        switch,
     )
+
+
+def switches(trace: RankTrace, run: PolicyRun) -> NDArray[np.bool_]:
+    """Which steps `[S]` verified another number of rows than the one before in their row."""
+    sizes = np.array([tree.num_nodes for tree in run.trees])
+    rows = rows_of(trace, run.run.starts)
+    found = np.zeros(len(sizes), dtype=np.bool_)
+    found[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
+    return found
 
 
 def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
