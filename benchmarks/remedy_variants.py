@@ -31,6 +31,10 @@ FEATURES = {
         Looks("accepted"),
         "the running mean of accepted drafts in place of p0: no look at the root",
     ),
+    "unseen": (
+        Looks(None),
+        "nothing before drafting, so every step may draft a level: no look at the root",
+    ),
     "sum_tree": (
         Looks(behind="sum_tree"),
         "all drafted paths' probabilities in place of the greedy path's; drafts whole",

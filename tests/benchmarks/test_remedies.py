@@ -114,3 +114,30 @@ def test_entropy_is_in_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     entropy = script("remedy_signals", monkeypatch).entropy
     assert entropy(np.array([3, 3])) == 0
     assert entropy(np.array([0, 1, 0, 1])) == pytest.approx(np.log(2))
+
+
+def test_a_table_tells_where_time_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = script("remedy_tables", monkeypatch)
+
+    def steps(live: tuple[float, ...], table: tuple[float, ...]) -> dict[str, dict[str, float]]:
+        named = zip(("draft", "verify", "host", "look", "switch"), table, strict=True)
+        return {
+            "live_milliseconds": dict(zip(tables.PARTS, live, strict=True)),
+            "table_milliseconds": dict(named),
+        }
+
+    static = steps((2.0, 16.0, 2.0), (1.0, 8.0, 1.0, 0.0, 0.0))  # twice as slow as the table
+    same = steps((2.0, 16.0, 2.0), (1.0, 8.0, 1.0, 0.0, 0.0))
+    assert tables.losses(same, static) == [0, 0, 0]
+    slower = steps((2.0, 17.0, 4.0), (1.0, 8.0, 1.0, 0.5, 0.5))
+    assert tables.losses(slower, static) == pytest.approx([0, 0, 0.05])
+
+
+def test_figures_without_an_interval_or_a_ratio_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = script("remedy_tables", monkeypatch)
+    assert tables.promised({"gain": 0.1, "low": None, "high": None}) == "1.100x"
+    assert tables.ratio({"ratio": None, "ratio_low": None, "ratio_high": None}, "ratio") == "-"
+    assert tables.percent(None) == "-"
+    assert tables.percent(-0.256) == "-26 %"

@@ -6,11 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from entmtp.calibrate.refit import Looks, known_scores, refit
 from entmtp.calibrate.rehearse import run_seconds, step_parts, switches
 from entmtp.calibrate.replay import replay_policy
+from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.walk import accepted_at, row_ends
 from entmtp.errors import BadInput
 from entmtp.scheduler import ThroughputPolicy, TreeBank, policy_from_bank
 from made_banks import fit
@@ -45,6 +48,7 @@ def test_other_rows_change_tables_and_rates_only() -> None:
     [
         (Looks("entropy"), ("entropy", "g1", "g2", "g3"), True),
         (Looks("accepted"), ("accepted", "g1", "g2", "g3"), False),
+        (Looks(None), ("accepted", "g1", "g2", "g3"), False),
         (Looks(behind="sum_tree"), ("p0", "sum_tree"), True),
         (Looks("accepted", "p0sum_tree"), ("accepted", "p0sum_tree"), True),
     ],
@@ -62,6 +66,17 @@ def test_a_policy_looks_at_what_it_is_fitted_on(
         (1 + run.run.accepted).sum() / run_seconds(TRACE, run, TIMES).sum(),
         rel=0.01,
     )
+
+
+def test_who_looks_at_nothing_expects_the_average_step() -> None:
+    before = refit(bank(), TRACE, TIMES, Looks(None)).acceptance.stages[0]
+    means = [np.mean(accepted_at(TRACE, one.tree)[begins(TRACE)]) for one in bank().trees]
+    for table, mean in zip(before.by_tree, means, strict=True):
+        assert (table(0.1), table(3.0)) == pytest.approx((mean, mean))
+
+
+def begins(trace: RankTrace) -> np.ndarray:
+    return np.arange(len(trace.ranks)) < row_ends(trace)
 
 
 def test_unknown_scores_are_named() -> None:

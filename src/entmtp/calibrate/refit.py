@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp.calibrate.assemble import stage_of, stage_scores
 from entmtp.calibrate.rehearse import tuned
 from entmtp.calibrate.scores import Score, acceptance_average, scores, tree_score
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import accepted_at, row_ends, visited
+from entmtp.calibrate.walk import Places, accepted_at, row_ends, visited
 from entmtp.errors import BadInput
 from entmtp.scheduler import Stage, TreeBank
 from entmtp.scheduler.banded import union
@@ -30,8 +31,9 @@ from entmtp.scheduler.times import StepTimes
 class Looks(NamedTuple):
     """What `throughput` looks at."""
 
-    before: str = "p0"
-    """The score before drafting"""
+    before: str | None = "p0"
+    """The score before drafting; None for nothing: then every step is expected to be the average
+    one until its first level is drafted"""
     behind: str | None = None
     """The score behind the whole draft, which is then never stopped; None for g1, g2, … behind
     each level"""
@@ -49,7 +51,10 @@ def refit(
         BadInput: there is no such score.
     """
     looks = looks or Looks()
-    before = _stage(bank, trace, looks.before)
+    if looks.before is None:
+        before = _blind_stage(bank, trace)
+    else:
+        before = _stage(bank, trace, looks.before)
     if looks.behind is None:
         known = stage_scores(trace)[1:]
         behind = [_stage(bank, trace, score.name) for score in known]
@@ -72,6 +77,12 @@ def known_scores(bank: TreeBank, trace: RankTrace) -> dict[str, Score]:
     return {**scores(trace), "sum_tree": drafted, "p0sum_tree": weighted, "accepted": average}
 
 
+def _blind_stage(bank: TreeBank, trace: RankTrace) -> Stage:
+    """By a score that costs no look and is not heeded: each table has one level."""
+    at = np.arange(len(trace.ranks)) < row_ends(trace)
+    return stage_of(_accepted(bank, trace, at), Score("accepted", np.zeros(len(at)), 0), at)
+
+
 def _stage(bank: TreeBank, trace: RankTrace, name: str) -> Stage:
     """A table for each tree of the bank."""
     known = known_scores(bank, trace)
@@ -83,5 +94,9 @@ def _stage(bank: TreeBank, trace: RankTrace, name: str) -> Stage:
         is_visited = np.zeros_like(at)
         is_visited[visited(trace, accepted_at(trace, bank.best_static))] = True
         at &= is_visited
-    accepted = np.stack([accepted_at(trace, entry.tree)[at] for entry in bank.trees], axis=1)
-    return stage_of(accepted, score, at)
+    return stage_of(_accepted(bank, trace, at), score, at)
+
+
+def _accepted(bank: TreeBank, trace: RankTrace, at: NDArray[np.bool_]) -> Places:
+    """Drafts `[S, O]` that each tree accepts at some starts."""
+    return np.stack([accepted_at(trace, entry.tree)[at] for entry in bank.trees], axis=1)
