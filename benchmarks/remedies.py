@@ -7,15 +7,16 @@ In one run, on the same prompts: every policy of the shipped bank, and `throughp
 for each cause that it might fail by. Features: other scores, fitted on the calibration prompts
 (`training/held_out.py` writes them) by the code that fits a bank. Calibration: adaptation off, the
 bank of the right kind of text, and tables fitted on the very answers. Time model: step times
-measured here and now. Every prompt is answered by all of them in turn, as `entmtp bench` does it.
+measured here and now. Cost: neither looks at the root nor adaptation. Every prompt is answered by
+all of them in turn, as `entmtp bench` does it.
 
 The same answers are replayed with every variant and priced with the bank's step times, and with
 those of this run. So each has a promise beside what became of it, both over the best static tree,
 and as a part of what the bank's perfect chooser would gain. `signals` says how much each score
 knows of the step that it serves, `by_score` what choosing by it alone would bring, and by all of
-them together (`blend`); `steps` what the clock says of each variant's steps and what the table
-charges for them. Be alone on the machine: twenty-five minutes, two of them for calibration's
-answers, which `--work FOLDER` keeps.
+those together that are known so far (`blend0`, `blend1`, …); `steps` what the clock says of each
+variant's steps and what the table charges for them. Be alone on the machine: twenty-five minutes,
+two of them for calibration's answers, which `--work FOLDER` keeps.
 """
 
 from __future__ import annotations

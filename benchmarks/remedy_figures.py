@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kinds import times_at
 from remedy_promises import Promises, Replayed, charged, replayed_steps
-from remedy_signals import bounds_by_score, signal_rows, with_blend
+from remedy_signals import bounds_by_score, signal_rows, with_blends
 from remedy_variants import REMEDIED, RIVALS, STATIC, Given, Variant
 
 from entmtp.bench import BASELINE, Difference, MethodFigures
@@ -47,6 +47,7 @@ def told(
         for one in (bank, here)
     )
     ratios = paired_ratios(live.runs, STATIC)
+    apart = ratios_by_kind(live.runs, traces)
     rows = []
     for variant in variants:
         found = replayed_steps(promises.replay(variant.policies), traces, promises.times)
@@ -64,10 +65,11 @@ def told(
                 "replay": promises.of(promises.seconds_of(found.runs)),
                 "replay_by_own_times": by_own_times.of(by_own_times.seconds_of(found.runs)),
                 "live": live_figures(ratios, variant.name, figures, promises),
+                "live_by_kind": {kind: dict(found[variant.name]) for kind, found in apart.items()},
                 "steps": steps_of(found, live.runs[variant.name], figures),
             }
         )
-    scores = with_blend(bank, given.calibration, given.evaluation)
+    scores = with_blends(bank, given.calibration, given.evaluation)
     both = given.calibration, given.evaluation
     return {
         "variants": rows,
@@ -76,6 +78,16 @@ def told(
         "signals": signal_rows(bank, given.evaluation, promises.times, scores[1]),
         "by_score": bounds_by_score(bank, both, scores, promises),
     }
+
+
+def ratios_by_kind(runs: Runs, traces: Mapping[str, RankTrace]) -> dict[str, Ratios]:
+    """Against the best static tree, of each kind's prompts."""
+    found, begin = {}, 0
+    for kind, trace in traces.items():
+        end = begin + trace.num_rows
+        found[kind] = paired_ratios({name: own[begin:end] for name, own in runs.items()}, STATIC)
+        begin = end
+    return found
 
 
 def over(runs: Runs, name: str) -> dict[str, float | None]:

@@ -54,8 +54,8 @@ class Blend:
 
     def of(self, known: Known) -> Score:
         """Expected drafts, for each start of a trace."""
-        levels = max(score.levels for score in known.values())
-        return Score(BLEND, self._mean + self._columns(known) @ self._weights, levels)
+        levels = max(known[name].levels for name in self._edges)
+        return Score(f"{BLEND}{levels}", self._mean + self._columns(known) @ self._weights, levels)
 
     def _columns(self, known: Known) -> Floats:  # [N, C]
         parts = [
@@ -65,14 +65,22 @@ class Blend:
         return np.concatenate(parts, axis=1)
 
 
-def with_blend(
+def with_blends(
     bank: TreeBank, calibration: RankTrace, evaluation: RankTrace
 ) -> tuple[dict[str, Score], dict[str, Score]]:
-    """Every score of both traces, and the blend of them that was fitted on the first."""
+    """Every score of both traces, and blends that were fitted on the first: of what is known before
+    drafting, behind one level, behind two, …"""
     known, found = known_scores(bank, calibration), known_scores(bank, evaluation)
     at = np.arange(len(calibration.ranks)) < row_ends(calibration)
-    blend = Blend(known, accepted_at(calibration, union(bank.offer)), at)
-    return {**known, BLEND: blend.of(known)}, {**found, BLEND: blend.of(found)}
+    accepted = accepted_at(calibration, union(bank.offer))
+    both = dict(known), dict(found)
+    for levels in sorted({score.levels for score in known.values()}):
+        some = {name: score for name, score in known.items() if score.levels <= levels}
+        blend = Blend(some, accepted, at)
+        for all_scores, own in zip(both, (known, found), strict=True):
+            score = blend.of(own)
+            all_scores[score.name] = score
+    return both
 
 
 def signal_rows(bank: TreeBank, trace: RankTrace, times: StepTimes, found: Known) -> dict[str, Any]:
@@ -134,7 +142,7 @@ def _seconds(
     times: StepTimes,
 ) -> Floats:
     """Of each row of the second trace."""
-    reads_root = pair[0].reads_root or pair[0].name == BLEND
+    reads_root = pair[0].reads_root or pair[0].name.startswith(BLEND)
     fit_options, options = (
         bank_options(trace, bank.offer, times, pair[0].levels, reads_root=reads_root)
         for trace in traces

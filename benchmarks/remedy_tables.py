@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 Row = dict[str, Any]
-SIGNALS = ("p0", "entropy", "accepted", "g1", "g2", "g3", "g4", "sum_g", "sum_tree", "blend")
-"""Those that are shown"""
+SIGNALS = ("p0", "entropy", "accepted", "g1", "g2", "g3", "g4", "sum_g", "sum_tree")
+"""Those that are shown, and all blends"""
+BLEND = "blend"
 PARTS = ("draft", "verify", "host")
 
 
@@ -91,7 +92,7 @@ def setting(content: Row) -> str:
 
 
 def least(content: Row, part: str, name: str) -> int:
-    return min(row[part][name] for row in content["variants"])
+    return min(int(row[part][name]) for row in content["variants"])
 
 
 def of_sizes(bank: Row) -> str:
@@ -143,9 +144,8 @@ def of_signals(content: Row) -> str:
         " the same, looks and switches free |",
         "|---" * 7 + "|",
     ]
-    for name in SIGNALS:
-        if name in known:
-            row = known[name]
+    for name, row in known.items():
+        if name in SIGNALS or name.startswith(BLEND):
             rows.append(
                 f"| `{name}` | {row['levels']} | {row['pearson_r']:.2f} |"
                 f" {row['mutual_information']:.3f} | {row['mutual_information_of_choice']:.3f} |"
@@ -154,9 +154,9 @@ def of_signals(content: Row) -> str:
     return "\n".join(rows) + (
         f"\n\nThere are {signals['entropy_of_accepted']:.2f} nats to know of what the best static"
         f" tree accepts in its {signals['num_steps']} steps, and"
-        f" {signals['entropy_of_choice']:.2f} of what the perfect chooser takes there. `blend` is"
-        " all scores in one, a number for each bin of each, fitted on the"
-        f" {content['bank']['num_calibration_prompts']} calibration prompts.\n"
+        f" {signals['entropy_of_choice']:.2f} of what the perfect chooser takes there. `blendD` is"
+        " all scores in one that need no more than D levels, a number for each bin of each, fitted"
+        f" on the {content['bank']['num_calibration_prompts']} calibration prompts.\n"
     )
 
 

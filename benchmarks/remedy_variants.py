@@ -77,7 +77,13 @@ class Given:
 
 def make_variants(given: Given) -> tuple[Variant, ...]:
     """All of them, in the order in which they are shown; plain decoding and `STATIC` first."""
-    return (*_of_the_bank(given), *_of_features(given), *_of_calibration(given), _of_time(given))
+    return (
+        *_of_the_bank(given),
+        *_of_features(given),
+        *_of_calibration(given),
+        _of_time(given),
+        _of_cost(given),
+    )
 
 
 def _of_the_bank(given: Given) -> list[Variant]:
@@ -124,6 +130,15 @@ def _of_calibration(given: Given) -> list[Variant]:
 def _of_time(given: Given) -> Variant:
     words = "step times of this run in place of the bank's"
     return _throughput(given, "own-times", "time model", words, given.bank_here)
+
+
+def _of_cost(given: Given) -> Variant:
+    """The least thought that is left of it."""
+    times = times_at(given.bank, given.calibration)
+    bank = refit(given.bank, given.calibration, times, Looks(None))
+    policy = policy_from_bank(REMEDIED, bank, Adaptation(is_on=False))
+    words = "`unseen` without adaptation: the fewest looks and thoughts"
+    return _everywhere(given, "lean", "cost", words, policy)
 
 
 def _throughput(given: Given, name: str, cause: str, words: str, bank: TreeBank) -> Variant:

@@ -68,11 +68,14 @@ def test_every_variant_has_a_promise_and_an_outcome(
         assert row["live"]["num_identical"] == 4, name
         assert row["steps"]["num_as_replayed"] == 4, name
         assert row["replay"]["tokens_per_second"] > 0 < row["live"]["decode_ratio"]
+        assert set(row["live_by_kind"]) == {"code", "maths"}
     assert rows["static"]["live"]["ratio"] == 1
     assert rows["static"]["replay"]["gain"] == rows["static"]["replay_by_own_times"]["gain"] == 0
     assert set(content["throughput_over"]) == {"static", "ladder", "hysteresis", "per-step"}
-    assert {"blend", "p0", "accepted"} <= {row["name"] for row in content["signals"]["scores"]}
-    assert set(content["by_score"]["blend"]) == {"priced", "free"}
+    assert {"blend0", "blend1", "p0", "accepted"} <= {
+        row["name"] for row in content["signals"]["scores"]
+    }
+    assert set(content["by_score"]["blend1"]) == {"priced", "free"}
     assert str(tmp_path) not in json.dumps(content)
 
 
@@ -105,7 +108,7 @@ def test_a_blend_finds_what_no_single_score_says(monkeypatch: pytest.MonkeyPatch
     half = np.arange(4000) < 2000
     found = blend(known, accepted, half).of(known)
     told = mutual_information(found.values[~half], accepted[~half])
-    assert found.levels == 1
+    assert (found.name, found.levels) == ("blend1", 1)
     for score in known.values():
         assert told > 1.5 * mutual_information(score.values[~half], accepted[~half])
 
