@@ -11,7 +11,14 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from remedy_tables import of_openvino, of_promises, of_remedies, of_signals, of_sizes
+from remedy_tables import (
+    of_openvino,
+    of_priors,
+    of_promises,
+    of_remedies,
+    of_signals,
+    of_sizes,
+)
 
 from entmtp.measure.statistics import geometric_mean_interval
 
@@ -57,6 +64,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
             "sizes": lambda: of_sizes(bank("bank.json")),
             "remedies": lambda: of_remedies(read(REMEDIES)),
             "signals": lambda: of_signals(read(REMEDIES)),
+            "priors": lambda: of_priors(read(REMEDIES)),
             "promises": lambda: of_promises(read(REMEDIES)),
             "openvino": lambda: of_openvino(
                 read("speed-int8-openvino.json"), bank("bank-openvino.json")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kinds import times_at
+from remedy_adaptation import by_prior
 from remedy_promises import Promises, Replayed, charged, replayed_steps
 from remedy_signals import bounds_by_score, signal_rows, with_blends
 from remedy_variants import REMEDIED, RIVALS, STATIC, Given, Variant
@@ -76,6 +77,7 @@ def told(
         "bounds": {"bank_times": promises.bounds, "own_times": by_own_times.bounds},
         "throughput_over": {name: over(live.runs, name) for name in (STATIC, *RIVALS)},
         "signals": signal_rows(bank, given.evaluation, promises.times, scores[1]),
+        "by_prior": by_prior(bank, given.calibration),
         "by_score": bounds_by_score(bank, both, scores, promises),
     }
 

@@ -160,6 +160,21 @@ def of_signals(content: Row) -> str:
     )
 
 
+def of_priors(content: Row) -> str:
+    """What each speed of adaptation promises, on calibration prompts alone."""
+    rows = content["by_prior"]
+    priors = list(dict.fromkeys(row["prior"] for row in rows))
+    heads = ["off" if prior is None else f"{prior:.0f}" for prior in priors]
+    lines = [
+        f"| before drafting it looks at | {' | '.join(heads)} |",
+        "|---" * (1 + len(heads)) + "|",
+    ]
+    for before in dict.fromkeys(row["before"] for row in rows):
+        cells = [f"{1 + row['gain']:.3f}x" for row in rows if row["before"] == before]
+        lines.append(f"| {'nothing' if before is None else f'`{before}`'} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def gained(alone: Row, name: str, price: str) -> str:
     return promised(alone[name][price]) if name in alone else "-"
 

@@ -24,6 +24,8 @@ from entmtp.scheduler import (
 
 STATIC, REMEDIED = "static", "throughput"
 """What is to be beaten, and what is remedied"""
+STILL, STEADY = Adaptation(is_on=False), Adaptation(prior=20.0)
+"""The latter is told by `remedy_adaptation.py`, which sees calibration prompts only"""
 RIVALS = ("ladder", "hysteresis", "per-step")
 FEATURES = {
     "entropy": (Looks("entropy"), "the root's entropy in place of p0 before drafting"),
@@ -82,7 +84,7 @@ def make_variants(given: Given) -> tuple[Variant, ...]:
         *_of_features(given),
         *_of_calibration(given),
         _of_time(given),
-        _of_cost(given),
+        *_of_cost(given),
     )
 
 
@@ -111,11 +113,19 @@ def _of_features(given: Given) -> list[Variant]:
 
 
 def _of_calibration(given: Given) -> list[Variant]:
-    still = policy_from_bank(REMEDIED, given.bank, Adaptation(is_on=False))
+    still, steady = (policy_from_bank(REMEDIED, given.bank, way) for way in (STILL, STEADY))
     own = {kind: policy_from_bank(REMEDIED, bank) for kind, bank in given.own.items()}
     hindsight = refit(given.bank, given.evaluation, times_at(given.bank, given.evaluation))
     return [
         _everywhere(given, "no-adapt", "calibration", "adaptation off", still),
+        _everywhere(
+            given,
+            "steady",
+            "calibration",
+            f"the bank's word counts for {STEADY.prior:.0f} steps of evidence, not"
+            f" {Adaptation().prior:.0f}",
+            steady,
+        ),
         Variant("own-kind", "calibration", "the bank made from this kind of text alone", own),
         _throughput(
             given,
@@ -132,13 +142,17 @@ def _of_time(given: Given) -> Variant:
     return _throughput(given, "own-times", "time model", words, given.bank_here)
 
 
-def _of_cost(given: Given) -> Variant:
-    """The least thought that is left of it."""
+def _of_cost(given: Given) -> list[Variant]:
+    """Fewer looks and less thought."""
     times = times_at(given.bank, given.calibration)
-    bank = refit(given.bank, given.calibration, times, Looks(None))
-    policy = policy_from_bank(REMEDIED, bank, Adaptation(is_on=False))
-    words = "`unseen` without adaptation: the fewest looks and thoughts"
-    return _everywhere(given, "lean", "cost", words, policy)
+    blind = refit(given.bank, given.calibration, times, Looks(None))
+    return [
+        _everywhere(given, name, "cost", words, policy_from_bank(REMEDIED, blind, adaptation))
+        for name, words, adaptation in (
+            ("steady-unseen", "`unseen` and `steady` together", STEADY),
+            ("lean", "`unseen` without adaptation: the fewest looks and thoughts", STILL),
+        )
+    ]
 
 
 def _throughput(given: Given, name: str, cause: str, words: str, bank: TreeBank) -> Variant:

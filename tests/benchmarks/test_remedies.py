@@ -76,6 +76,7 @@ def test_every_variant_has_a_promise_and_an_outcome(
         row["name"] for row in content["signals"]["scores"]
     }
     assert set(content["by_score"]["blend1"]) == {"priced", "free"}
+    assert [row["prior"] for row in content["by_prior"]] == 2 * [6, 20, 60, 200, None]
     assert str(tmp_path) not in json.dumps(content)
 
 
