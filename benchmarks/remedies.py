@@ -15,8 +15,8 @@ those of this run. So each has a promise beside what became of it, both over the
 and as a part of what the bank's perfect chooser would gain. `signals` says how much each score
 knows of the step that it serves, `by_score` what choosing by it alone would bring, and by all of
 those together that are known so far (`blend0`, `blend1`, …); `steps` what the clock says of each
-variant's steps and what the table charges for them; `by_prior` how fast to adapt. Be alone on the machine: twenty-five minutes,
-two of them for calibration's answers, which `--work FOLDER` keeps.
+variant's steps and what the table charges for them; `by_prior` how fast to adapt. Be alone on the
+machine: twenty-five minutes, two of them for calibration's answers, which `--work FOLDER` keeps.
 """
 
 from __future__ import annotations
