@@ -17,7 +17,7 @@ from entmtp.calibrate.walk import halves
 from entmtp.scheduler import Adaptation, StaticPolicy, TreeBank, TreePolicy, policy_from_bank
 
 PRIORS = (6.0, 20.0, 60.0, 200.0)
-"""Steps of evidence that the calibration is worth; the first is the default"""
+"""Of evidence for one tree, what all together say is worth so many steps"""
 
 
 def by_prior(bank: TreeBank, trace: RankTrace) -> list[dict[str, Any]]:
@@ -36,9 +36,9 @@ def by_prior(bank: TreeBank, trace: RankTrace) -> list[dict[str, Any]]:
     rows = []
     for looks in (Looks(), Looks(None)):
         fits = [(refit(bank, a, times, looks), b) for a, b in ((one, other), (other, one))]
-        ways = [Adaptation(prior=prior) for prior in PRIORS] + [Adaptation(is_on=False)]
+        ways = [Adaptation(kind_prior=prior) for prior in PRIORS] + [Adaptation(is_on=False)]
         for way in ways:
             spent = sum(seconds(b, policy_from_bank("throughput", fit, way)) for fit, b in fits)
-            prior = way.prior if way.is_on else None
+            prior = way.kind_prior if way.is_on else None
             rows.append({"before": looks.before, "prior": prior, "gain": static / spent - 1})
     return rows

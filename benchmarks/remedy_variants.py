@@ -24,7 +24,7 @@ from entmtp.scheduler import (
 
 STATIC, REMEDIED = "static", "throughput"
 """What is to be beaten, and what is remedied"""
-STILL, STEADY = Adaptation(is_on=False), Adaptation(prior=20.0)
+STILL, STEADY = Adaptation(is_on=False), Adaptation(kind_prior=200.0)
 """The latter is told by `remedy_adaptation.py`, which sees calibration prompts only"""
 RIVALS = ("ladder", "hysteresis", "per-step")
 FEATURES = {
@@ -122,8 +122,7 @@ def _of_calibration(given: Given) -> list[Variant]:
             given,
             "steady",
             "calibration",
-            f"the bank's word counts for {STEADY.prior:.0f} steps of evidence, not"
-            f" {Adaptation().prior:.0f}",
+            f"all trees' evidence counts for {STEADY.kind_prior:.0f} steps of a tree's own",
             steady,
         ),
         Variant("own-kind", "calibration", "the bank made from this kind of text alone", own),
