@@ -12,11 +12,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from remedy_tables import (
+    of_openvino,
+    of_priors,
+    of_promises,
+    of_remedies,
+    of_signals,
+    of_sizes,
+)
+
 from entmtp.measure.statistics import geometric_mean_interval
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+BANKS = ROOT / "src" / "entmtp" / "heads" / "packaged" / "hydra"
 BATCH = "batch-int8.json"
+REMEDIES = "remedies.json"
 NAMES = {
     "plain": "plain decoding",
     "medusa-default": "Medusa heads, their default tree of 63",
@@ -56,6 +67,14 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
         },
         "docs/scheduler.md": {
             "methods": of_methods,
+            "sizes": lambda: of_sizes(bank("bank.json")),
+            "remedies": lambda: of_remedies(read(REMEDIES)),
+            "signals": lambda: of_signals(read(REMEDIES)),
+            "priors": lambda: of_priors(read(REMEDIES)),
+            "promises": lambda: of_promises(read(REMEDIES)),
+            "openvino": lambda: of_openvino(
+                read("speed-int8-openvino.json"), bank("bank-openvino.json")
+            ),
             "paper": beside_the_paper,
             "kinds": of_kinds,
             "random": of_random_heads,
@@ -76,6 +95,12 @@ def filled(page: str, text: str) -> str:
 
 def read(name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return content
+
+
+def bank(name: str) -> dict[str, Any]:
+    """A shipped bank of Hydra++ heads."""
+    content: dict[str, Any] = json.loads((BANKS / name).read_text(encoding="utf-8"))
     return content
 
 
@@ -406,12 +431,12 @@ def of_decisions() -> str:
     for name, found in content["policies"].items():
         costs = [f"{found['microseconds'][part]:.1f}" for part in parts]
         rows.append(f"| `{name}` | {' | '.join(costs)} | {found['kept_bytes']:.1f} |")
-    bank = content["bank"]
-    sizes = ", ".join(map(str, bank["offered"]))
+    made = content["bank"]
+    sizes = ", ".join(map(str, made["offered"]))
     return (
         "\n".join(rows)
         + f"\n\n{content['num_steps']} steps of an invented stream; trees of {sizes}"
-        f" nodes, and a wide tree of {bank['wide_tree']}.\n"
+        f" nodes, and a wide tree of {made['wide_tree']}.\n"
     )
 
 

@@ -27,6 +27,11 @@ kinds=(--source "code=${files[0]}" --source "maths=${files[1]}" --source "chat=$
 for heads in hydra medusa; do
     .venv/bin/python benchmarks/kinds.py --heads "$heads" "${kinds[@]}" --out "$results/kinds-$heads.json"
 done
+held_out=$(mktemp -d)/held_out.jsonl
+.venv/bin/python training/held_out.py "$data/../train/prompts.jsonl" "$held_out"
+.venv/bin/python benchmarks/remedies.py "${kinds[@]}" --calibration "$held_out" \
+    --out "$results/remedies.json"
+rm "$held_out"
 .venv/bin/python benchmarks/random_heads.py --prompts "${files[@]}" --out "$results/random-heads.json"
 .venv/bin/python benchmarks/decisions.py --out "$results/decisions.json"
 .venv/bin/python benchmarks/readme.py

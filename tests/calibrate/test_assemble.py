@@ -11,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.offer import choose_offer
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
-from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds, tuned
+from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds
 from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
 from entmtp.calibrate.throughput import evaluate
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
 from entmtp.errors import BadInput
 from entmtp.scheduler import (
-    MadeFor,
     StaticPolicy,
     StepTimes,
     TreeBank,
@@ -35,22 +33,15 @@ from entmtp.scheduler.bank import MadeFrom
 from entmtp.scheduler.bank_file import bank_text
 from entmtp.scheduler.registry import POLICIES
 from entmtp.trees import ROOT, Tree, chain
+from made_banks import fit
 from made_traces import RISING, by_chance, by_hand
 from rank_traces import PROMPTS, talker, talkers_heads
 
-MADE_FOR = MadeFor("target", "heads", "eager", "float32", "a machine")
 DEAR = StepTimes((1, 64), (1.0, 9.0), (0.0, 0.4, 0.8, 1.2), 0.1)
 """Drafts never pay"""
 SWITCHING = replace(RISING, switch_seconds=0.2)
 LOOKING = replace(RISING, root_seconds=0.03, read_seconds=0.02)
 WIDE = replace(RISING, width_seconds=(0.0, 0.1, 0.2, 0.8))
-
-
-def fit(trace: RankTrace, times: StepTimes = RISING) -> TreeBank:
-    candidates = Candidates.of(trace, times, 0)
-    origin = MadeFrom("prompts", trace.num_rows, ("code",), 0.0, 0)
-    clock = Clock(times, at_any_length(times))
-    return tuned(assemble(candidates, clock, MADE_FOR, origin), trace, times)
 
 
 @lru_cache

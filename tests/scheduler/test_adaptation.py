@@ -293,6 +293,21 @@ def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> N
     assert correction.factors == [1.0, 1.0, 1.0]
 
 
+def test_kinds_go_their_own_way_only_on_evidence_but_together_they_turn_at_once() -> None:
+    usual, steady = (Correction(2, Adaptation(kind_prior=prior)) for prior in (6.0, 200.0))
+    for correction in (usual, steady):
+        for _ in range(60):
+            correction.hear((0,), (1.0,), (0.5,))
+            correction.hear((1,), (1.0,), (1.5,))
+    assert usual.factors[1] - usual.factors[0] > 0.5
+    assert 0 < steady.factors[1] - steady.factors[0] < 0.3
+    for correction in (usual, steady):
+        correction.clear()
+        for _ in range(30):
+            correction.hear((0, 1), (1.0, 1.0), (0.0, 0.0))
+    assert max(steady.factors) < 0.2
+
+
 def pauses(probing: Probing, heard: Sequence[float], price: float) -> list[int]:
     """Plain steps before each of some probes, which bring so much."""
     found = []
@@ -328,7 +343,7 @@ def test_the_surplus_is_believed_more_the_more_was_seen() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"memory": 0}, "needs memory and prior above 0"),
+        ({"memory": 0}, "needs memory and priors above 0"),
         ({"probe_every": 0}, "probe_every of at least 1"),
         ({"probe_share": 0.0}, "probes may take 0.0 of plain decoding's time"),
         ({"least_acceptance": 0.0}, "acceptance may be multiplied by 0.0 to 8.0"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp.calibrate.chooser import Hysteresis, Ladder
 from entmtp.calibrate.fit import (
@@ -34,7 +35,7 @@ from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.sizes import fit_per_step
 from entmtp.calibrate.throughput import Evaluation, Prediction, evaluate
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import accepted_at, row_ends
+from entmtp.calibrate.walk import Places, accepted_at, row_ends
 from entmtp.scheduler import MadeFor, Stage, StepFunction, Times, TreeBank
 from entmtp.scheduler.bank import (
     Acceptance,
@@ -120,23 +121,29 @@ def _acceptance(trace: RankTrace, trees: Sequence[Tree]) -> Acceptance:
     accepted = np.stack([accepted_at(trace, tree) for tree in trees], axis=1)
     values = fit_node_values(trace)
     depths = range(trace.wide_tree.depth)
+    begins = np.arange(len(accepted)) < row_ends(trace)
     return Acceptance(
-        tuple(_stage(trace, accepted, score) for score in _stage_scores(trace)),
+        tuple(stage_of(accepted[begins], one, begins) for one in stage_scores(trace)),
         tuple(_stepped(values.edges[depth], values.levels[depth]) for depth in depths),
         values.reach,
     )
 
 
-def _stage_scores(trace: RankTrace) -> list[Score]:
+def stage_scores(trace: RankTrace) -> list[Score]:
     """p0 before drafting, then the greedy path's value as deep as it is known; at least two."""
     known = scores(trace)
     depths = range(1, trace.wide_tree.num_best + 1)
     return [known["p0"], *(known[f"g{depth}"] for depth in depths)]
 
 
-def _stage(trace: RankTrace, accepted: np.ndarray, score: Score) -> Stage:
-    begins = np.arange(len(accepted)) < row_ends(trace)
-    edges, levels = accept_levels(accepted[begins], score.values[begins])
+def stage_of(accepted: Places, score: Score, at: NDArray[np.bool_]) -> Stage:
+    """A table for each tree.
+
+    Args:
+        accepted: drafts `[S, O]` that each tree accepts at the starts that are fitted on.
+        at: which of the score's `[N]` starts these are.
+    """
+    edges, levels = accept_levels(accepted, score.values[at])
     return Stage(score.name, tuple(_stepped(edges, row) for row in levels))
 
 
@@ -189,7 +196,7 @@ def _bounds(bounds: OracleBounds) -> dict[str, float]:
 
 def _rate(candidates: Candidates, stages: Sequence[Stage]) -> float:
     """Tokens a second of the offered trees, chosen by the last stage's score."""
-    score = _stage_scores(candidates.trace)[len(stages) - 1]
+    score = stage_scores(candidates.trace)[len(stages) - 1]
     offered = candidates.offer.offered
     options = _options(candidates, offered, score)
     tables = [stages[-1].by_tree[place] for place in offered]

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp.calibrate.compare import Replayed, replayed
 from entmtp.calibrate.intervals import redraws
@@ -129,30 +130,47 @@ def tuned(bank: TreeBank, trace: RankTrace, times: StepTimes) -> TreeBank:
     return best
 
 
+class StepParts(NamedTuple):
+    """What each step of a run is charged for, in seconds."""
+
+    draft: Floats  # [S]
+    verify: Floats  # [S]
+    host: Floats  # [S]
+    look: Floats  # [S] at its root and its draft
+    switch: Floats  # [S] where it verified another number of rows than the one before in its row
+
+
+def step_parts(trace: RankTrace, run: PolicyRun, times: StepTimes) -> StepParts:
+    """The calibrated times of what the steps of a run did."""
+    sizes = np.array([tree.num_nodes for tree in run.trees], dtype=np.int64)
+    pairs = list(zip(run.drafted_nodes.tolist(), run.drafted.tolist(), strict=True))
+    draft = {pair: times.draft(*pair) for pair in set(pairs)}
+    verify = {rows: times.verify(rows) for rows in set(sizes.tolist())}
+    look: Floats = times.root_seconds * run.reads_root + times.read_seconds * run.reads_draft
+    switch: Floats = np.where(switches(trace, run), times.switch_seconds, 0.0)
+    return StepParts(
+        np.array([draft[pair] for pair in pairs]),
+        np.array([verify[size] for size in sizes.tolist()]),
+        np.full(len(sizes), times.host_seconds),
+        look,
+        switch,
+    )
+
+
+def switches(trace: RankTrace, run: PolicyRun) -> NDArray[np.bool_]:
+    """Which steps `[S]` verified another number of rows than the one before in their row."""
+    sizes = np.array([tree.num_nodes for tree in run.trees])
+    rows = rows_of(trace, run.run.starts)
+    found = np.zeros(len(sizes), dtype=np.bool_)
+    found[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
+    return found
+
+
 def run_seconds(trace: RankTrace, run: PolicyRun, times: StepTimes) -> Floats:
     """Seconds of each row `[R]`: what its steps drafted, verified and looked at, and switches."""
-    draft = {(nodes, levels): times.draft(nodes, levels) for nodes, levels in set(_pairs(run))}
-    verify = {rows: times.verify(rows) for rows in {tree.num_nodes for tree in run.trees}}
-    seconds = [
-        verify[tree.num_nodes] + draft[pair] + times.host_seconds
-        for tree, pair in zip(run.trees, _pairs(run), strict=True)
-    ]
+    spent: Floats = np.sum(step_parts(trace, run, times), axis=0)
     rows = rows_of(trace, run.run.starts)
-    sizes = np.array([tree.num_nodes for tree in run.trees])
-    is_switch = np.zeros(len(sizes), dtype=np.bool_)
-    is_switch[1:] = (np.diff(sizes) != 0) & (np.diff(rows) == 0)
-    spent = np.array(seconds) + times.switch_seconds * is_switch + _look_seconds(run, times)
     return np.bincount(rows, spent, trace.num_rows).astype(np.float64)
-
-
-def _look_seconds(run: PolicyRun, times: StepTimes) -> Floats:
-    """Of each step `[S]`."""
-    looks: Floats = times.root_seconds * run.reads_root + times.read_seconds * run.reads_draft
-    return looks
-
-
-def _pairs(run: PolicyRun) -> list[tuple[int, int]]:
-    return list(zip(run.drafted_nodes.tolist(), run.drafted.tolist(), strict=True))
 
 
 def _timed(trace: RankTrace, policy: TreePolicy) -> _Timed:

@@ -25,6 +25,9 @@ class Adaptation:
     """Steps after which evidence counts for 1/e"""
     prior: float = 6.0
     """Steps of evidence that the calibration is worth"""
+    kind_prior: float = 6.0
+    """Steps of evidence for one tree or depth that what all of them together say is worth: the
+    more, the less each goes its own way"""
     least_acceptance: float = 0.01
     """The smallest factor of acceptance"""
     most_acceptance: float = 8.0
@@ -40,9 +43,9 @@ class Adaptation:
     Choices then depend on company; what is said does not"""
 
     def __post_init__(self) -> None:
-        if not (self.memory > 0 and self.prior > 0 and self.probe_every >= 1):
+        if not (min(self.memory, self.prior, self.kind_prior) > 0 and self.probe_every >= 1):
             raise BadInput(
-                "adaptation needs memory and prior above 0, and probe_every of at least 1"
+                "adaptation needs memory and priors above 0, and probe_every of at least 1"
             )
         if not self.probe_share > 0:
             raise BadInput(
@@ -141,9 +144,10 @@ class Correction:
             masses[kind] += mass
             hits[kind] += came
         # Evidence is measured in predicted tokens: one of them is about a step.
-        common = prior * (prior + sum(hits)) / (prior + sum(masses))
+        own = adaptation.kind_prior
+        common = own * (prior + sum(hits)) / (prior + sum(masses))
         least, most = adaptation.least_acceptance, adaptation.most_acceptance
-        factors = [(common + hit) / (prior + mass) for hit, mass in zip(hits, masses, strict=True)]
+        factors = [(common + hit) / (own + mass) for hit, mass in zip(hits, masses, strict=True)]
         self.factors = [
             factor if least < factor < most else min(max(factor, least), most) for factor in factors
         ]
