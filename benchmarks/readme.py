@@ -381,8 +381,8 @@ def of_qwen() -> str:
     settings = content["settings"]
     return "\n".join(lines) + (
         f"\n\nQwen2.5-Coder-0.5B: a step (ms) by rows, {settings['context']} tokens of context;"
-        f" then whole steps of plain decoding, of a tree of {nodes} nodes with **random** heads (times"
-        " only) and of llama.cpp plainly with the file's 4-bit weights, prompts in turn.\n"
+        f" then whole steps of plain decoding, of a tree of {nodes} nodes with **random** heads"
+        " (times only) and of llama.cpp plainly with the file's 4-bit weights, prompts in turn.\n"
     )
 
 

@@ -34,11 +34,11 @@ def by_prior(bank: TreeBank, trace: RankTrace) -> list[dict[str, Any]]:
 
     static = sum(seconds(half, StaticPolicy(bank.best_static)) for half in (one, other))
     rows = []
-    for looks in (Looks(), Looks(None)):
+    for looks in (Looks("p0"), Looks(None)):
         fits = [(refit(bank, a, times, looks), b) for a, b in ((one, other), (other, one))]
-        ways = [Adaptation(kind_prior=prior) for prior in PRIORS] + [Adaptation(is_on=False)]
+        ways = [Adaptation(tree_prior=prior) for prior in PRIORS] + [Adaptation(is_on=False)]
         for way in ways:
             spent = sum(seconds(b, policy_from_bank("throughput", fit, way)) for fit, b in fits)
-            prior = way.kind_prior if way.is_on else None
+            prior = way.tree_prior if way.is_on else None
             rows.append({"before": looks.before, "prior": prior, "gain": static / spent - 1})
     return rows

@@ -24,24 +24,18 @@ from entmtp.scheduler import (
 
 STATIC, REMEDIED = "static", "throughput"
 """What is to be beaten, and what is remedied"""
-STILL, STEADY = Adaptation(is_on=False), Adaptation(kind_prior=200.0)
-"""The latter is told by `remedy_adaptation.py`, which sees calibration prompts only"""
+STILL, EAGER = Adaptation(is_on=False), Adaptation(tree_prior=6.0)
+"""The default's is told by `remedy_adaptation.py`, which sees calibration prompts only"""
 RIVALS = ("ladder", "hysteresis", "per-step")
 FEATURES = {
-    "entropy": (Looks("entropy"), "the root's entropy in place of p0 before drafting"),
-    "accepted": (
-        Looks("accepted"),
-        "the running mean of accepted drafts in place of p0: no look at the root",
-    ),
-    "unseen": (
-        Looks(None),
-        "nothing before drafting, so every step may draft a level: no look at the root",
-    ),
+    "p0": (Looks("p0"), "p0 before drafting"),
+    "entropy": (Looks("entropy"), "the root's entropy before drafting"),
+    "accepted": (Looks("accepted"), "the running mean of accepted drafts before drafting"),
     "sum_tree": (
-        Looks(behind="sum_tree"),
+        Looks(None, "sum_tree"),
         "all drafted paths' probabilities in place of the greedy path's; drafts whole",
     ),
-    "p0sum_tree": (Looks(behind="p0sum_tree"), "the same times p0"),
+    "p0sum_tree": (Looks("p0", "p0sum_tree"), "the same times p0, and p0 before drafting"),
 }
 """Scores other than the bank's own"""
 
@@ -104,7 +98,8 @@ def _of_the_bank(given: Given) -> list[Variant]:
 
 def _of_features(given: Given) -> list[Variant]:
     found = []
-    control = (None, "the bank's own scores, fitted by the same code as the next ones: a control")
+    words = "nothing before drafting, fitted by the same code as the next ones: a control"
+    control = (Looks(None), words)
     for name, (looks, words) in {"refit": control, **FEATURES}.items():
         times = times_at(given.bank, given.calibration)
         bank = refit(given.bank, given.calibration, times, looks)
@@ -113,17 +108,17 @@ def _of_features(given: Given) -> list[Variant]:
 
 
 def _of_calibration(given: Given) -> list[Variant]:
-    still, steady = (policy_from_bank(REMEDIED, given.bank, way) for way in (STILL, STEADY))
+    still, eager = (policy_from_bank(REMEDIED, given.bank, way) for way in (STILL, EAGER))
     own = {kind: policy_from_bank(REMEDIED, bank) for kind, bank in given.own.items()}
     hindsight = refit(given.bank, given.evaluation, times_at(given.bank, given.evaluation))
     return [
         _everywhere(given, "no-adapt", "calibration", "adaptation off", still),
         _everywhere(
             given,
-            "steady",
+            "eager",
             "calibration",
-            f"all trees' evidence counts for {STEADY.kind_prior:.0f} steps of a tree's own",
-            steady,
+            f"all trees' evidence counts for {EAGER.tree_prior:.0f} steps of a tree's own",
+            eager,
         ),
         Variant("own-kind", "calibration", "the bank made from this kind of text alone", own),
         _throughput(
@@ -142,16 +137,11 @@ def _of_time(given: Given) -> Variant:
 
 
 def _of_cost(given: Given) -> list[Variant]:
-    """Fewer looks and less thought."""
+    """What was shipped before looks and haste were found to cost more than they bring."""
     times = times_at(given.bank, given.calibration)
-    blind = refit(given.bank, given.calibration, times, Looks(None))
-    return [
-        _everywhere(given, name, "cost", words, policy_from_bank(REMEDIED, blind, adaptation))
-        for name, words, adaptation in (
-            ("steady-unseen", "`unseen` and `steady` together", STEADY),
-            ("lean", "`unseen` without adaptation: the fewest looks and thoughts", STILL),
-        )
-    ]
+    seeing = refit(given.bank, given.calibration, times, Looks("p0"))
+    policy = policy_from_bank(REMEDIED, seeing, EAGER)
+    return [_everywhere(given, "p0-eager", "cost", "`p0` and `eager` together", policy)]
 
 
 def _throughput(given: Given, name: str, cause: str, words: str, bank: TreeBank) -> Variant:

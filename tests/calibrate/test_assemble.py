@@ -21,6 +21,7 @@ from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
 from entmtp.errors import BadInput
 from entmtp.scheduler import (
+    Adaptation,
     StaticPolicy,
     StepTimes,
     TreeBank,
@@ -156,9 +157,10 @@ def test_a_policy_is_charged_for_every_switch_within_a_row() -> None:
 @pytest.mark.parametrize("name", ["throughput", "per-step"])
 def test_a_policy_that_knows_what_switches_cost_is_faster_for_it(name: str) -> None:
     trace, bank = usual(), usual_bank(SWITCHING)
-    knows = replay_policy(trace, policy_from_bank(name, bank))
+    way = Adaptation(tree_prior=6.0)  # trees' own evidence counts, so that there are many switches
+    knows = replay_policy(trace, policy_from_bank(name, bank, way))
     timing = replace(bank.timing, step_times=at_any_length(RISING))
-    jumps = replay_policy(trace, policy_from_bank(name, replace(bank, timing=timing)))
+    jumps = replay_policy(trace, policy_from_bank(name, replace(bank, timing=timing), way))
     assert _num_switches(knows) < 0.6 * _num_switches(jumps)
     seconds = [run_seconds(trace, run, SWITCHING).sum() for run in (knows, jumps)]
     assert seconds[0] < 0.99 * seconds[1]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from entmtp.calibrate.refit import Looks, known_scores, refit
+from entmtp.calibrate.refit import Looks, known_scores, refit, unseeing
 from entmtp.calibrate.rehearse import run_seconds, step_parts, switches
 from entmtp.calibrate.replay import replay_policy
 from entmtp.calibrate.trace import RankTrace
@@ -29,10 +29,19 @@ def bank() -> TreeBank:
 
 
 def test_the_own_scores_on_the_same_rows_give_the_same_bank() -> None:
-    found = refit(bank(), TRACE, TIMES)
+    found = refit(bank(), TRACE, TIMES, Looks("p0"))
     assert found.acceptance == bank().acceptance
     for name, rate in bank().timing.rates.items():  # each round starts from the last one's rate
         assert found.timing.rates[name] == pytest.approx(rate, rel=0.01)
+
+
+def test_a_bank_that_does_not_look_is_the_same_otherwise() -> None:
+    blind = unseeing(bank(), TRACE)
+    assert not policy_from_bank("throughput", blind).reads_root
+    assert blind.acceptance.stages[1:] == bank().acceptance.stages[1:]
+    assert replace(blind, acceptance=bank().acceptance) == bank()
+    averages = [table.levels for table in blind.acceptance.stages[0].by_tree]
+    assert all(len(levels) == 1 for levels in averages)
 
 
 def test_other_rows_change_tables_and_rates_only() -> None:
@@ -49,7 +58,8 @@ def test_other_rows_change_tables_and_rates_only() -> None:
         (Looks("entropy"), ("entropy", "g1", "g2", "g3"), True),
         (Looks("accepted"), ("accepted", "g1", "g2", "g3"), False),
         (Looks(None), ("accepted", "g1", "g2", "g3"), False),
-        (Looks(behind="sum_tree"), ("p0", "sum_tree"), True),
+        (Looks(behind="sum_tree"), ("accepted", "sum_tree"), False),
+        (Looks("p0", "sum_tree"), ("p0", "sum_tree"), True),
         (Looks("accepted", "p0sum_tree"), ("accepted", "p0sum_tree"), True),
     ],
 )

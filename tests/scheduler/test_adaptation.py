@@ -278,7 +278,7 @@ def test_the_rate_follows_within_bounds() -> None:
 
 
 def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> None:
-    correction = Correction(3, Adaptation())
+    correction = Correction(3, Adaptation(), 6.0)
     for _ in range(300):
         correction.hear((0,), (2.0,), (1.0,))
     first, second, third = correction.factors
@@ -294,7 +294,7 @@ def test_what_is_corrected_is_bounded_and_shared_with_kinds_that_are_rare() -> N
 
 
 def test_kinds_go_their_own_way_only_on_evidence_but_together_they_turn_at_once() -> None:
-    usual, steady = (Correction(2, Adaptation(kind_prior=prior)) for prior in (6.0, 200.0))
+    usual, steady = (Correction(2, Adaptation(), prior) for prior in (6.0, 200.0))
     for correction in (usual, steady):
         for _ in range(60):
             correction.hear((0,), (1.0,), (0.5,))

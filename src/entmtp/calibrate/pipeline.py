@@ -27,6 +27,7 @@ from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect
 from entmtp.calibrate.finalists import conclude, find_finalists, recommend, static_name
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.live import LiveConfig, LiveStage
+from entmtp.calibrate.refit import unseeing
 from entmtp.calibrate.rehearse import Fold, Rehearsed, make_folds, rehearse, tuned
 from entmtp.calibrate.timed_work import TimedWork
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
@@ -203,8 +204,13 @@ def _fit(
     trace: RankTrace, clock: Clock, wanted: MadeFor, origin: MadeFrom
 ) -> tuple[Candidates, TreeBank]:
     candidates = Candidates.of(trace, clock.typical, origin.seed)
-    bank = assemble(candidates, clock, wanted, origin)
-    return candidates, tuned(bank, trace, clock.typical)
+    seeing = assemble(candidates, clock, wanted, origin)
+    # A look at the root takes its time in every step; where it tells nothing it is left out.
+    seeing, unseen = (
+        tuned(bank, trace, clock.typical) for bank in (seeing, unseeing(seeing, trace))
+    )
+    rates = [bank.timing.rates["throughput"] for bank in (seeing, unseen)]
+    return candidates, seeing if rates[0] > rates[1] else unseen
 
 
 def _judge(

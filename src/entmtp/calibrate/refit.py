@@ -31,7 +31,7 @@ from entmtp.scheduler.times import StepTimes
 class Looks(NamedTuple):
     """What `throughput` looks at."""
 
-    before: str | None = "p0"
+    before: str | None = None
     """The score before drafting; None for nothing: then every step is expected to be the average
     one until its first level is drafted"""
     behind: str | None = None
@@ -62,6 +62,12 @@ def refit(
         behind = [_stage(bank, trace, looks.behind)]
     acceptance = replace(bank.acceptance, stages=(before, *behind))
     return tuned(replace(bank, acceptance=acceptance), trace, times)
+
+
+def unseeing(bank: TreeBank, trace: RankTrace) -> TreeBank:
+    """The bank with a `throughput` that looks at nothing before drafting."""
+    stages = (_blind_stage(bank, trace), *bank.acceptance.stages[1:])
+    return replace(bank, acceptance=replace(bank.acceptance, stages=stages))
 
 
 def known_scores(bank: TreeBank, trace: RankTrace) -> dict[str, Score]:

@@ -25,9 +25,11 @@ class Adaptation:
     """Steps after which evidence counts for 1/e"""
     prior: float = 6.0
     """Steps of evidence that the calibration is worth"""
-    kind_prior: float = 6.0
-    """Steps of evidence for one tree or depth that what all of them together say is worth: the
+    tree_prior: float = 200.0
+    """Steps of evidence for one tree of a bank that what all of them together say is worth: the
     more, the less each goes its own way"""
+    depth_prior: float = 6.0
+    """The same for one depth of a tree that is made for the step"""
     least_acceptance: float = 0.01
     """The smallest factor of acceptance"""
     most_acceptance: float = 8.0
@@ -43,7 +45,8 @@ class Adaptation:
     Choices then depend on company; what is said does not"""
 
     def __post_init__(self) -> None:
-        if not (min(self.memory, self.prior, self.kind_prior) > 0 and self.probe_every >= 1):
+        priors = self.memory, self.prior, self.tree_prior, self.depth_prior
+        if not (min(priors) > 0 and self.probe_every >= 1):
             raise BadInput(
                 "adaptation needs memory and priors above 0, and probe_every of at least 1"
             )
@@ -120,8 +123,13 @@ class Correction:
     together would have, so that what one learns serves those that are rarely used.
     """
 
-    def __init__(self, num_kinds: int, adaptation: Adaptation) -> None:
+    def __init__(self, num_kinds: int, adaptation: Adaptation, kind_prior: float) -> None:
+        """
+        Args:
+            kind_prior: steps of a kind's own evidence that all kinds together are worth.
+        """
         self._adaptation = adaptation
+        self._kind_prior = kind_prior
         self._keep = adaptation.keep
         self._num_kinds = num_kinds
         self.clear()
@@ -144,7 +152,7 @@ class Correction:
             masses[kind] += mass
             hits[kind] += came
         # Evidence is measured in predicted tokens: one of them is about a step.
-        own = adaptation.kind_prior
+        own = self._kind_prior
         common = own * (prior + sum(hits)) / (prior + sum(masses))
         least, most = adaptation.least_acceptance, adaptation.most_acceptance
         factors = [(common + hit) / (own + mass) for hit, mass in zip(hits, masses, strict=True)]
@@ -241,9 +249,11 @@ class Surplus:
 class Learnt:
     """What is learnt in one stream: of one sequence, or of all of a policy."""
 
-    def __init__(self, rate: Rate, num_kinds: int, adaptation: Adaptation) -> None:
+    def __init__(
+        self, rate: Rate, num_kinds: int, adaptation: Adaptation, kind_prior: float
+    ) -> None:
         self.rate = rate
-        self.correction = Correction(num_kinds, adaptation)
+        self.correction = Correction(num_kinds, adaptation, kind_prior)
         self.surplus = Surplus(adaptation)
 
     def clear(self) -> None:

@@ -40,6 +40,7 @@ class CostedPolicy(TreePolicy):
         rate: float,
         adaptation: Adaptation,
         kinds: int,
+        kind_prior: float,
         *,
         reads_root: bool = False,
     ) -> None:
@@ -48,6 +49,7 @@ class CostedPolicy(TreePolicy):
             trees: all that may be drafted, beside the least; the last one holds all others.
             rate: tokens a second, as calibrated.
             kinds: of predictions that are corrected apart.
+            kind_prior: steps of a kind's own evidence that all kinds together are worth.
             reads_root: whether the root's signals are read in each step.
 
         Raises:
@@ -58,7 +60,7 @@ class CostedPolicy(TreePolicy):
         self.trees = (LEAST, *trees)
         self.costs = Costs(times, self.trees, reads_root=reads_root)
         self.adaptation = adaptation
-        self._rate, self._kinds = rate, kinds
+        self._rate, self._kinds, self._kind_prior = rate, kinds, kind_prior
         self._depth = max(tree.depth for tree in self.trees)
         self._shared = self._new()
 
@@ -70,7 +72,7 @@ class CostedPolicy(TreePolicy):
 
     def _new(self) -> Learnt:
         rate = Rate(self._rate, self.costs.plain_seconds, self._depth, self.adaptation)
-        return Learnt(rate, self._kinds, self.adaptation)
+        return Learnt(rate, self._kinds, self.adaptation, self._kind_prior)
 
     def reset(self) -> None:
         """Forget what sequences that share have learnt."""

@@ -62,7 +62,8 @@ class PerStepPolicy(CostedPolicy):
         """
         if not tree.depth or not sizes or min(sizes) < 1:
             raise BadInput("per-step needs a tree that drafts, and sizes from 1 up")
-        super().__init__((tree,), times, rate, adaptation or Adaptation(), tree.depth)
+        adaptation = adaptation or Adaptation()
+        super().__init__((tree,), times, rate, adaptation, tree.depth, adaptation.depth_prior)
         check_depths("acceptance", acceptance, tree.depth)
         check_depths("reach", reach, tree.depth)
         if max(*reach, *(table.levels[-1] for table in acceptance)) > 1 or min(reach) < 0:

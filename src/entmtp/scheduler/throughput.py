@@ -76,12 +76,14 @@ class ThroughputPolicy(CostedPolicy):
         self.union = union((ROOT, *bank))
         self.scores = tuple(score_of_draft(stage.score, self.union) for stage in stages)
         self.reads_root = any(score.reads_root for score in self.scores)
+        adaptation = adaptation or Adaptation()
         super().__init__(
             (*bank, self.union),
             times,
             rate,
-            adaptation or Adaptation(),
+            adaptation,
             len(bank),
+            adaptation.tree_prior,
             reads_root=self.reads_root,
         )
         self.acceptance = tuple(
