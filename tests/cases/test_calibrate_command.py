@@ -191,7 +191,7 @@ def test_what_cannot_work_is_one_line_and_leaves_nothing(
     [
         ("--out x.html --report x.html", "the report x.html would be written over the bank x.html"),
         ("--prompts p.json --report p.html", "--report p.json would overwrite what --prompts p.js"),
-        ("--prompts p.json --out p.json", "--out p.json would overwrite what --prompts p.json reads"),
+        ("--prompts p.json --out p.json", "--out p.json would overwrite what --prompts p.json"),
         ("--prompts p.json --out link", "--out link would overwrite what --prompts p.json reads"),
         ("--out {model}/config.json", "/config.json would overwrite what --model {model} reads"),
         ("--out {heads}/heads.json", "/heads.json would overwrite what --heads {heads} reads"),

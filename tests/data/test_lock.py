@@ -23,15 +23,18 @@ with alone_in(Path(sys.argv[1]), "run", keep_empty=False):
 """
 
 
+def enter(folder: Path, run: str = "run") -> None:
+    with alone_in(folder, run, keep_empty=False):
+        pass
+
+
 def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "work"
     with alone_in(folder, "calibration", keep_empty=False):
         with pytest.raises(BadInput, match=r"another calibration is at work in .*a/work; wait"):
-            with alone_in(folder, "calibration", keep_empty=False):
-                pytest.fail("there is a run in it")
+            enter(folder, "calibration")
         assert [path.name for path in folder.iterdir()] == [LOCK_NAME]
-        with alone_in(tmp_path / "other", "calibration", keep_empty=False):
-            pass
+        enter(tmp_path / "other")
     assert not folder.exists()
     assert not (tmp_path / "other").exists()
 
@@ -57,14 +60,13 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     assert holder.stdin is not None
     try:
         assert holder.stdout.readline() == b"in\n"
-        with pytest.raises(BadInput, match="another run"), alone_in(folder, "run", keep_empty=False):
-            pytest.fail("there is a run in it")
+        with pytest.raises(BadInput, match="another run is at work"):
+            enter(folder)
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         holder.stdin.close()
         holder.stdout.close()
     assert (folder / LOCK_NAME).exists()
-    with alone_in(folder, "run", keep_empty=False):
-        pass
+    enter(folder)
     assert not folder.exists()

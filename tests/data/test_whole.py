@@ -22,9 +22,14 @@ def test_a_file_appears_whole(tmp_path: Path) -> None:
 def test_half_a_file_goes(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(error), whole(path) as half:
-        half.write_text("ne")
-        raise error
+
+    def write() -> None:
+        with whole(path) as half:
+            half.write_text("ne")
+            raise error
+
+    with pytest.raises(error):
+        write()
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"file": "old"}
 
 
