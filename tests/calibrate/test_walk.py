@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from entmtp.calibrate.trace import MISS
-from entmtp.calibrate.walk import accepted_at, halves, next_starts, row_tokens, take_rows, visited
+from entmtp.calibrate.walk import (
+    accepted_at,
+    halves,
+    next_starts,
+    num_rows_with_steps,
+    row_tokens,
+    take_rows,
+    visited,
+)
 from entmtp.errors import BadInput
 from entmtp.trees import ROOT, Tree, medusa_63
 from made_traces import by_chance, by_hand
@@ -55,6 +63,18 @@ def test_halves_share_every_kind_and_no_row() -> None:
     assert len(one.ranks) + len(other.ranks) == len(trace.ranks)
     with pytest.raises(BadInput, match="at least 2"):
         halves(take_rows(trace, [0]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_halves_share_the_rows_with_a_step(seed: int) -> None:
+    step, none = [[0, 1], [MISS, MISS]], [[MISS, MISS]]
+    trace = by_hand(step, none, none, step, none, none, kinds=("a", "a", "b", "b", "b", "c"))
+    assert num_rows_with_steps(trace) == 2
+    for half in halves(trace, seed):
+        assert half.num_rows == 3
+        assert num_rows_with_steps(half) == 1
+    with pytest.raises(BadInput, match="1 of 3 answers have a second token"):
+        halves(take_rows(trace, [0, 1, 2]), seed)
 
 
 def test_rows_are_taken_whole_and_in_order() -> None:

@@ -13,9 +13,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
+import entmtp.calibrate.answers
 from entmtp.calibrate.finalists import Finalists
 from entmtp.calibrate.latency_table import LatencyTable, Spread
 from entmtp.calibrate.timing import measure_latency
+from entmtp.calibrate.work_folder import at_work
 from entmtp.cli.app import run_command
 from entmtp.measure.paired import Method, Run, Task, run_in_turn
 from entmtp.scheduler import read_bank
@@ -184,6 +186,125 @@ def test_what_cannot_work_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--out x.html --report x.html", "the report x.html would be written over the bank x.html"),
+        ("--prompts p.json --report p.html", "--report p.json would overwrite what --prompts p.js"),
+        ("--prompts p.json --out p.json", "--out p.json would overwrite what --prompts p.json"),
+        ("--prompts p.json --out link", "--out link would overwrite what --prompts p.json reads"),
+        ("--out {model}/config.json", "/config.json would overwrite what --model {model} reads"),
+        ("--out {heads}/heads.json", "/heads.json would overwrite what --heads {heads} reads"),
+        ("--out new --work new", "--out new is to be a file and --work new a folder"),
+        ("--out new --report new", "--out new is to be a file and --report new a folder"),
+        ("--out work/made_with.json --work work", "has the name of a file of unfinished work in"),
+        ("--work p.json", "--work p.json is a file; give the name of a folder"),
+        ("--out in-the-way.json", "in-the-way.json.work is a file; give the name of a folder"),
+        ("--report a-file", "the report a-file is a file; give a folder or a name.html"),
+        ("--report no/such/folder", "--report no/such/folder: there is no folder"),
+        ("--report work/n.html", "--report work/n.json is a folder; give another name"),
+    ],
+)
+def test_outputs_that_would_be_in_the_way_are_said_before_any_work(
+    flags: str,
+    said: str,
+    command: Sequence[str],
+    model: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "p.json", [{"prompt": "a question"}])
+    for name in ("a-file", "in-the-way.json.work"):
+        (tmp_path / name).write_text("a file")
+    (tmp_path / "link").symlink_to("p.json")
+    (tmp_path / "work/n.json").mkdir(parents=True)
+    places = {"model": model, "heads": model.parent / "heads"}
+    before = everything(tmp_path, model.parent)
+    line = refused([*command, *flags.format(**places).split()], capsys)
+    assert said.format(**places) in line
+    assert everything(tmp_path, model.parent) == before
+
+
+def everything(*folders: Path) -> dict[Path, bytes | None]:
+    """What lies in folders; None for a folder."""
+    found = (path for folder in folders for path in folder.rglob("*"))
+    return {path: path.read_bytes() if path.is_file() else None for path in found}
+
+
+def test_a_folder_is_a_folder_whatever_its_name(command: Sequence[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "page.html").mkdir()
+    assert run_command([*command, "--report", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html" / "calibration.html").is_file()
+    assert not (tmp_path / ".page.html").exists()
+
+
+def test_T09_a_second_calibration_is_refused_and_the_first_has_its_work(
+    command: Sequence[str], tmp_path: Path, capsys: Capture
+) -> None:
+    work = tmp_path / "bank.json.work"
+    with at_work(None, tmp_path / "bank.json"):
+        (work / "answers-00000.safetensors").write_text("of the first")
+        line = refused([*command, "--restart"], capsys)
+        assert f"another calibration is at work in {work}; wait until it has ended" in line
+        assert (work / "answers-00000.safetensors").read_text() == "of the first"
+        (work / "answers-00000.safetensors").unlink()
+    assert run_command(command) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["bank.json"]
+
+
+def cut_answers(monkeypatch: pytest.MonkeyPatch, num_whole: int) -> None:
+    """All answers but some of the first group end with their first token."""
+
+    def cut(*args: Any) -> list[tuple[int, ...]]:
+        answers = made(*args)
+        kept = [ids[: None if place < num_whole else 1] for place, ids in enumerate(answers)]
+        assert sum(len(ids) > 1 for ids in kept) == num_whole
+        return kept
+
+    made = entmtp.calibrate.answers._answers
+    monkeypatch.setattr("entmtp.calibrate.answers._answers", cut)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_T03_answers_without_a_step_are_counted_and_shared_among_halves(
+    count: int, command: Sequence[str], tmp_path: Path, capsys: Capture, monkeypatch: Any
+) -> None:
+    pytest.importorskip("matplotlib")
+    cut_answers(monkeypatch, count)
+    assert run_command([*command, "--report", str(tmp_path / "report"), "--json"]) == 0
+    said, err = capsys.readouterr()
+    assert f"note: only {count} of 8 answers have a second token" in err
+    told = json.loads(said.splitlines()[-1])
+    assert bool(told["policies"]) == (count > 1)
+    assert read_bank(tmp_path / "bank.json").timing.recommended == "static"
+
+
+def test_T03_nothing_runs_live_where_few_answers_have_a_step(
+    model: Path, enough: Path, tmp_path: Path, capsys: Capture, monkeypatch: Any
+) -> None:
+    cut_answers(monkeypatch, 2)  # of both groups
+    out = tmp_path / "bank.json"
+    assert run_with_finalists(calibration(model, enough, out, "--live-seconds", "1e6")) == 0
+    assert "only 4 of 20 answers" in capsys.readouterr().err
+    assert read_bank(out).timing.live == ()
+
+
+def test_T03_without_any_step_there_is_no_bank_and_others_files_stay(
+    command: Sequence[str], tmp_path: Path, capsys: Capture, monkeypatch: Any
+) -> None:
+    cut_answers(monkeypatch, 0)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "notes.txt").write_text("notes")
+    line = refused([*command, "--work", str(tmp_path / "work")], capsys)
+    assert "all 8 answers end with their first token" in line
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["notes.txt"]
+    refused(list(command), capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
 def test_a_report_is_a_page_and_its_numbers(
     command: Sequence[str], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -304,3 +425,24 @@ def test_T09_step_times_of_other_settings_are_measured_anew(
         killed_among_finalists(kept, 1)
         assert run_command([*kept, "--live-seconds", "0", *flags]) == 0
         assert len(measured) == number
+
+
+@pytest.mark.parametrize("name", ["write_latency", "write_made_with"])
+def test_T09_no_kill_leaves_step_times_with_a_note_of_others(
+    name: str, model: Path, enough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, work = tmp_path / "bank.json", tmp_path / "work"
+    kept = calibration(model, enough, out, "--live-seconds", "1e6", "--work", str(work))
+    killed_among_finalists(kept, 1)
+    other = [*kept, "--timing-seconds", "0.01"]
+    fault = Fault(f"entmtp.calibrate.timed_work:{name}", 1, "behind")
+    kill_in(partial(run_with_finalists, other), fault)
+    measured: list[object] = []
+
+    def measure(*args: Any) -> LatencyTable:
+        measured.append(args)
+        return measure_latency(*args)
+
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", measure)
+    assert run_command([*kept, "--live-seconds", "0"]) == 0
+    assert len(measured) == 1

@@ -12,6 +12,7 @@ import torch
 
 from draft_heads import random_heads
 from entmtp.calibrate.collect import TraceConfig, collect_trace
+from entmtp.calibrate.work_folder import at_work
 from entmtp.data import Message, Prompt
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.trees import chain
@@ -135,6 +136,72 @@ def test_T08_work_with_other_prompts_or_another_model_is_said(tmp_path: Path) ->
         heads = random_heads(target, "hydra++")
         with pytest.raises(ArtefactError, match=f"other data or settings .{words}"):
             collect(target, heads, tmp_path / "other", work, prompts)
+
+
+@pytest.mark.parametrize("note", [None, "", "[]"])
+def test_T09_work_that_nothing_is_known_of_is_not_used(tmp_path: Path, note: str | None) -> None:
+    work = replace(CONFIG, work=tmp_path / "work")
+    calibrate(tmp_path / "trace", work)
+    made_with = tmp_path / "work" / "made_with.json"
+    made_with.unlink() if note is None else made_with.write_text(note)
+    other = replace(work, answers=replace(work.answers, seed=7))
+    for config in (work, other):
+        with pytest.raises(ArtefactError, match=r"work has answers-00000.*no readable made_with"):
+            calibrate(tmp_path / "trace", config)
+    calibrate(tmp_path / "trace", replace(other, restart=True))
+    calibrate(tmp_path / "whole", replace(other, work=None))
+    assert (tmp_path / "trace").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.parametrize("call", [1, 9, 10, 11])
+def test_T09_killed_while_cleaning_up_nothing_of_it_is_used_by_another_run(
+    tmp_path: Path, call: int
+) -> None:
+    out, whole = tmp_path / "trace", tmp_path / "whole"
+    fault = Fault("entmtp.calibrate.work_folder:_remove", call, "behind")
+    kill_in(partial(calibrate, out), fault)
+    other = TraceConfig(replace(CONFIG.answers, temperature=0.7, seed=7))
+    calibrate(whole, other)
+    is_some_left = call < 9
+    if is_some_left:
+        with pytest.raises(ArtefactError, match=r"temperature 0.5 -> 0.7"):
+            calibrate(out, other)
+    calibrate(out, replace(other, restart=is_some_left))
+    assert out.read_bytes() == whole.read_bytes()
+    assert not out.with_name("trace.work").exists()
+
+
+def test_T09_files_of_others_in_the_work_folder_stay(tmp_path: Path) -> None:
+    others = {"notes.txt", "bank.json", "answers-1.safetensors", "kept"}
+    for folder in (tmp_path / "work", tmp_path / "trace.work"):
+        (folder / "kept").mkdir(parents=True)
+        for name in others - {"kept"}:
+            (folder / name).write_text(name)
+    work = replace(CONFIG, work=tmp_path / "work")
+    calibrate(tmp_path / "trace", work)
+    changed = replace(work, answers=replace(work.answers, seed=7), restart=True)
+    calibrate(tmp_path / "trace", changed)
+    assert others < {path.name for path in (tmp_path / "work").iterdir()}
+    calibrate(tmp_path / "trace")
+    assert others == {path.name for path in (tmp_path / "trace.work").iterdir()}
+
+
+def test_T09_a_folder_of_the_users_stays_even_empty(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    work = replace(CONFIG, work=tmp_path / "work")
+    target = talker()
+    long = Prompt("long", "", (Message("user", "x" * 300),))
+    with pytest.raises(BadInput, match="none of 1 prompts"):
+        collect_trace(target, random_heads(target, "hydra"), [long], tmp_path / "trace", work)
+    assert list(tmp_path.iterdir()) == [tmp_path / "work"]
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_T09_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    target = talker()
+    with at_work(None, tmp_path / "trace"), pytest.raises(BadInput, match="another calibration is"):
+        collect_trace(target, random_heads(target, "hydra"), PROMPTS, tmp_path / "trace")
+    calibrate(tmp_path / "trace")
 
 
 def test_T09_a_broken_group_is_named(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_demo_with_a_bank_shows_it(
             ["--methods", "hydra-best", "--bank-medusa", "b"],
             "--bank-medusa b serves none of the methods plain, hydra-best; leave it out",
         ),
-        (["--out", "nowhere/out.json"], "--out nowhere/out.json cannot be written"),
+        (["--out", "nowhere/out.json"], "--out nowhere/out.json: there is no folder"),
         (["--hydra", "nowhere"], "no draft heads at nowhere"),
         (["--limit", "0"], "a limit of 0 prompts leaves nothing"),
     ],

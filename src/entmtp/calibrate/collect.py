@@ -3,17 +3,16 @@
 Knows: the order of the stages and the files between them. Does not know: how a stage is computed,
 progress bars.
 
-The work lies in a folder beside the output, one file for each group of rows and stage, each
-written whole: `answers-…` (of the target alone), `ranks-…` and `draft-…` (of the heads, by their
-fingerprint). `made_with.json` says what the answers were made with. A run that finds some of its
-files goes on behind them, and ends with the bytes of an uninterrupted one.
+The work lies in a folder beside the output (`work_folder.py`), one file for each group of rows and
+stage, each written whole: `answers-…` (of the target alone), `ranks-…` and `draft-…` (of the heads,
+by their fingerprint). A run that finds some of its files goes on behind them, and ends with the
+bytes of an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +29,8 @@ from entmtp.calibrate.origin import Origin
 from entmtp.calibrate.ranks import see, true_ranks, wide_log_probs
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace, write_trace
+from entmtp.calibrate.work_folder import at_work, discard, take_up
 from entmtp.data import Prompt
-from entmtp.data.made_with import is_stale, read_made_with, write_made_with
 from entmtp.engine.questions import Question
 from entmtp.heads import DraftHeads, check_tree
 from entmtp.heads.fingerprint import heads_fingerprint
@@ -76,11 +75,32 @@ def collect_trace(
     """Measure a rank trace and write it to `out`, whole or not at all.
 
     Raises:
-        BadInput: no prompt can be answered.
+        BadInput: no prompt can be answered, or another calibration is at work in the folder.
         TreeError: the heads cannot fill the wide tree.
         ArtefactError: the work folder is of other prompts or settings, or a file in it is broken.
     """
     config = config or TraceConfig()
+    with at_work(config.work, out) as work:
+        stored = collect_in(work, target, heads, prompts, out, config, progress)
+        if config.work is None:
+            discard(work)
+    return stored
+
+
+def collect_in(
+    work: Path,
+    target: TargetModel,
+    heads: DraftHeads,
+    prompts: Sequence[Prompt],
+    out: Path,
+    config: TraceConfig,
+    progress: Progress,
+) -> StoredTrace:
+    """The same for who is at work in a folder already; finished work stays there.
+
+    Raises:
+        As `collect_trace`.
+    """
     if config.wide_tree is not None:
         check_tree(heads, config.wide_tree)
     plan = plan_groups(target, prompts, config.answers)
@@ -89,16 +109,14 @@ def collect_trace(
         warnings.warn(
             f"only {num_rows} prompts: what is computed from them is uncertain; {FEW_PROMPTS} or"
             " more are better",
-            stacklevel=2,
+            stacklevel=3,
         )
-    run = _Run(target, heads, plan, config, _folder(out, config), progress)
+    run = _Run(target, heads, plan, config, work, progress)
     answers = run.take_up()
     with _threads(config.answers.num_threads):
         trace = run.measure()
     stored = StoredTrace(trace, Origin.of(target, heads), answers)
     write_trace(out, stored)
-    if config.work is None:
-        shutil.rmtree(run.folder)
     return stored
 
 
@@ -119,10 +137,6 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _folder(out: Path, config: TraceConfig) -> Path:
-    return config.work or out.with_name(f"{out.name}.work")
-
-
 @dataclass(frozen=True)
 class _Run:
     """One run: what it is about, and the folder of what is done of it."""
@@ -139,7 +153,7 @@ class _Run:
         return sum(map(len, self.plan))
 
     def take_up(self) -> dict[str, Any]:
-        """Make the folder ready; what its answers are made with.
+        """Leave in the folder what can be gone on with; what the answers are made with.
 
         Raises:
             ArtefactError: they are made with something else, and are not to be made anew.
@@ -153,12 +167,7 @@ class _Run:
         origin = Origin.of(self.target, self.heads)._asdict()
         del origin["heads"]  # they have nothing to do with answers
         made_with = {"schema_version": SCHEMA_VERSION, **origin, **answers}
-        note = self.folder / "made_with.json"
-        found = read_made_with(note)
-        if found and is_stale(self.folder, found, made_with, restart=self.config.restart):
-            shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_made_with(note, made_with)
+        take_up(self.folder, made_with, restart=self.config.restart)
         return answers
 
     def measure(self) -> RankTrace:

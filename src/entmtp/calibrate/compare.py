@@ -73,7 +73,7 @@ def compare(
     """Every policy with every score, judged crosswise.
 
     Raises:
-        BadInput: there are fewer than two rows.
+        BadInput: there are fewer than two rows with a step.
     """
     one, other = halves(trace, seed)
     seconds: dict[tuple[str, str], list[Floats]] = {}
@@ -82,8 +82,8 @@ def compare(
             seconds.setdefault(key, []).append(rows)
     tokens = int(row_tokens(trace).sum())
     joined = {key: np.concatenate(rows) for key, rows in seconds.items()}
-    weights = redraws(trace.num_rows, seed)
     base = joined["static", ""]
+    weights = redraws(int((base > 0).sum()), seed)
     return tuple(replayed(key, rows, base, tokens, weights) for key, rows in joined.items())
 
 
@@ -136,13 +136,17 @@ def _with_score(
 def replayed(
     key: tuple[str, str], seconds: Floats, base: Floats, tokens: int, weights: Floats
 ) -> Replayed:
-    """What seconds of each row `[R]` mean beside those of the best static tree.
+    """What seconds of each row mean beside those of the best static tree.
+
+    A row without a step takes no time and says nothing.
 
     Args:
         key: name and score.
         tokens: of all rows.
-        weights: `[B, R]` redraws of the rows.
+        weights: `[B, R]` redraws of the rows that have steps.
     """
+    used = base > 0
+    seconds, base = seconds[used], base[used]
     gain = base.sum() / seconds.sum()
     half = half_width(np.log((weights @ base) / (weights @ seconds)), len(seconds))
     bounds = [None if half is None else float(gain * np.exp(s * half)) - 1 for s in (-1, 1)]

@@ -6,7 +6,8 @@ Knows: files. Does not know: what is in them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError)
@@ -22,9 +24,9 @@ BROKEN = (OSError, ValueError, KeyError, TypeError, IndexError, ArithmeticError,
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write an artefact; the same content gives the same bytes."""
-    half = path.with_name(f".{path.name}")
-    half.write_text(json.dumps(dict(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    half.replace(path)
+    text = json.dumps(dict(content), indent=1, allow_nan=False)
+    with whole(path) as half:
+        half.write_text(f"{text}\n", encoding="utf-8")
 
 
 def read_json(path: Path, schema_version: int) -> dict[str, Any]:
@@ -56,16 +58,27 @@ def broken(path: Path, error: Exception) -> ArtefactError:
     return ArtefactError(f"{path} is broken ({reason}); calibrate again")
 
 
+@contextmanager
+def tensors_written(path: Path) -> Iterator[None]:
+    """Raises ArtefactError where safetensors cannot write, with the file that it was for."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ArtefactError(
+            f"{path} cannot be written ({error}); check the rights and the space, and run again"
+        ) from error
+
+
 def finished(path: Path, make: Callable[[], Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """The tensors of a file of finished work; where it is not there, they are made and written.
 
     Raises:
-        ArtefactError: the file is broken.
+        ArtefactError: the file is broken, or cannot be written.
     """
     if not path.exists():
-        half = path.with_name(f".{path.name}")
-        save_file({name: tensor.contiguous().cpu() for name, tensor in make().items()}, half)
-        half.replace(path)
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in make().items()}
+        with tensors_written(path), whole(path) as half:
+            save_file(tensors, half)
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -10,7 +10,7 @@ anew. The bank is written last, whole.
 
 from __future__ import annotations
 
-import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ import numpy as np
 
 from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
-from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_trace
+from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_in
 from entmtp.calibrate.finalists import conclude, find_finalists, recommend, static_name
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.live import LiveConfig, LiveStage
@@ -33,7 +33,8 @@ from entmtp.calibrate.timed_work import TimedWork
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.trace_file import StoredTrace
-from entmtp.calibrate.walk import row_tokens
+from entmtp.calibrate.walk import num_rows_with_steps
+from entmtp.calibrate.work_folder import at_work, discard
 from entmtp.data import Prompt
 from entmtp.engine.made_for import made_for
 from entmtp.engine.questions import Question
@@ -75,7 +76,7 @@ class Calibration:
     clock: Clock
     candidates: Candidates
     rehearsed: tuple[Rehearsed, ...]
-    """Empty where one prompt has no halves"""
+    """Empty where a half of the prompts would have no step"""
     seconds: dict[str, float]
     """What each stage took"""
 
@@ -96,11 +97,29 @@ def calibrate(
             are to be used; else they are measured.
 
     Raises:
-        BadInput: no prompt can be answered, or answers have no second token.
+        BadInput: no prompt can be answered, answers have no second token, or another calibration
+            is at work in the folder.
         ArtefactError: the work folder is of other prompts or settings, or a file in it is broken.
     """
+    with at_work(config.work, out) as work:
+        made = _calibrate(work, target, heads, prompts, out, config, progress, table)
+        if config.work is None:
+            discard(work)
+    return made
+
+
+def _calibrate(
+    work: Path,
+    target: TargetModel,
+    heads: DraftHeads,
+    prompts: Sequence[Prompt],
+    out: Path,
+    config: CalibrationConfig,
+    progress: Progress,
+    table: LatencyTable | None,
+) -> Calibration:
+    """All stages, in the folder of the work."""
     seconds: dict[str, float] = {}
-    work = config.work or out.with_name(f"{out.name}.work")
     with _counted(seconds, "trace"):
         stored = _trace(target, heads, prompts, work, config, progress)
     questions = list(joined(*plan_groups(target, prompts, config.answers)))
@@ -125,10 +144,7 @@ def calibrate(
         live = _live(target, heads, questions, judged, timed, config, progress)
     bank = replace(bank, timing=replace(bank.timing, live=live, recommended=recommend(live)))
     write_bank(bank, out)
-    if config.work is None:
-        shutil.rmtree(work)
-    else:
-        timed.forget()
+    timed.forget()
     return Calibration(bank, stored, table, clock, candidates, rehearsed, seconds)
 
 
@@ -147,16 +163,21 @@ def _trace(
     config: CalibrationConfig,
     progress: Progress,
 ) -> StoredTrace:
-    how = TraceConfig(config.answers, work=work, restart=config.restart)
-    work.parent.mkdir(parents=True, exist_ok=True)
-    # Its groups make the folder; the trace itself lies in it too.
+    how = TraceConfig(config.answers, restart=config.restart)
     path = work / f"trace-{heads_fingerprint(heads)}.safetensors"
-    stored = collect_trace(target, heads, prompts, path, how, progress)
-    if not row_tokens(stored.trace).sum():
-        shutil.rmtree(work)
+    stored = collect_in(work, target, heads, prompts, path, how, progress)
+    count, num_rows = num_rows_with_steps(stored.trace), stored.trace.num_rows
+    if not count:
+        discard(work)
         raise BadInput(
-            f"all {stored.trace.num_rows} answers end with their first token, so there is no step"
+            f"all {num_rows} answers end with their first token, so there is no step"
             " to learn from; allow more tokens, or give other prompts"
+        )
+    if count < min(num_rows, FEW_PROMPTS):
+        warnings.warn(
+            f"only {count} of {num_rows} answers have a second token, and the others say nothing of"
+            f" drafts: what is computed from so few is uncertain; {FEW_PROMPTS} or more are better",
+            stacklevel=2,
         )
     return stored
 
@@ -217,7 +238,7 @@ def _judge(
     trace: RankTrace, clock: Clock, wanted: MadeFor, origin: MadeFrom
 ) -> tuple[tuple[Fold, ...], tuple[Rehearsed, ...]]:
     """Each policy on rows that it was not fitted on, and the banks of both halves."""
-    if trace.num_rows < 2:
+    if num_rows_with_steps(trace) < 2:
         return (), ()
     folds = make_folds(trace, lambda half: _fit(half, clock, wanted, origin)[1], origin.seed)
     return folds, rehearse(folds, clock.typical, origin.seed)
@@ -243,7 +264,7 @@ def _live(
 ) -> tuple[Finalist, ...]:
     """The finalists by the wall clock; nothing where so few prompts decide nothing anyway."""
     total = config.live.seconds
-    if not total or len(questions) < FEW_PROMPTS:
+    if not total or num_rows_with_steps(judged.candidates.trace) < FEW_PROMPTS:
         return ()
     predictions = judged.candidates.evaluation.predictions
     stage = LiveStage(

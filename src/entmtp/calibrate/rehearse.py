@@ -77,7 +77,7 @@ def make_folds(trace: RankTrace, make_bank: MakeBank, seed: int = 0) -> tuple[Fo
     """Both halves, each with a bank of the other.
 
     Raises:
-        BadInput: there are fewer than two rows.
+        BadInput: there are fewer than two rows with a step.
     """
     one, other = halves(trace, seed)
     rows = half_rows(trace, seed)
@@ -101,8 +101,8 @@ def rehearse(
     }
     idle = _mean([each.seconds_to_choose for each in runs[BASELINE]])
     tokens = sum(int(row_tokens(trace).sum()) for trace in judged)
-    weights = redraws(sum(trace.num_rows for trace in judged), seed)
     base = _seconds(judged, runs[BASELINE], times, 0.0)
+    weights = redraws(int((base > 0).sum()), seed)
     found = []
     for name in names:
         extra = max(0.0, _mean([each.seconds_to_choose for each in runs[name]]) - idle)

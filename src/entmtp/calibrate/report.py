@@ -16,6 +16,7 @@ from typing import Any
 from entmtp.calibrate.files import write_json
 from entmtp.calibrate.live_numbers import finalist_name
 from entmtp.calibrate.pictures import draw
+from entmtp.data.whole import whole
 from entmtp.errors import BadInput
 
 PAGE_NAME = "calibration.html"
@@ -66,12 +67,23 @@ TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 def check_place(place: Path, bank: Path) -> Path:
     """The page's file for `--report`: itself if it ends in .html, else one in that folder.
 
+    A folder that is there is a folder, whatever its name.
+
     Raises:
-        BadInput: it ends in something else, or its numbers would lie where the bank does.
+        BadInput: it ends in something else, is a file where a folder is needed, or the page or its
+            numbers would lie where the bank does.
     """
-    if place.suffix and place.suffix != ".html" and not place.is_dir():
+    is_page = place.suffix == ".html" and not place.is_dir()
+    if place.suffix and not is_page and not place.is_dir():
         raise BadInput(f"the report {place} ends in {place.suffix}; give a folder or a name.html")
-    page = place if place.suffix == ".html" else place / PAGE_NAME
+    if place.exists() and not place.is_dir() and not is_page:
+        raise BadInput(f"the report {place} is a file; give a folder or a name.html")
+    page = place if is_page else place / PAGE_NAME
+    if page.resolve() == bank.resolve():
+        raise BadInput(
+            f"the report {page} would be written over the bank {bank}; give one of them another"
+            " name"
+        )
     if page.with_suffix(".json").resolve() == bank.resolve():
         raise BadInput(
             f"the report {page} would write its numbers over the bank {bank}; give one of them"
@@ -85,9 +97,8 @@ def write_report(numbers: Mapping[str, Any], page: Path) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(_page(numbers))
     write_json(page.with_suffix(".json"), numbers)
-    half = page.with_name(f".{page.name}")
-    half.write_text(text, encoding="utf-8")
-    half.replace(page)
+    with whole(page) as half:
+        half.write_text(text, encoding="utf-8")
 
 
 def _page(numbers: Mapping[str, Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from entmtp.calibrate.recalibrate import published_frontier, recalibrate
 from entmtp.calibrate.scores import acceptance_average, scores
 from entmtp.calibrate.throughput import Prediction, evaluate, judge, sure_bank
 from entmtp.calibrate.trace import RankTrace
-from entmtp.calibrate.walk import accepted_at, row_ends, visited
+from entmtp.calibrate.walk import accepted_at, num_rows_with_steps, row_ends, visited
 from entmtp.trees import Tree
 
 NUM_RANKS = 10
@@ -142,7 +142,7 @@ def _signals(made: Calibration) -> list[Numbers]:
 def _compared(made: Calibration) -> tuple[Replayed, ...]:
     """Simple choosers with every score, judged crosswise, thresholds for stopping included."""
     trace = made.stored.trace
-    if trace.num_rows < MIN_ROWS:
+    if num_rows_with_steps(trace) < MIN_ROWS:
         return ()
     known = scores(trace)
     names = [name for name in ("p0", "entropy", "g1", "g2", "g3", "sum_g") if name in known]
@@ -153,7 +153,7 @@ def _compared(made: Calibration) -> tuple[Replayed, ...]:
 def _judged(made: Calibration) -> list[Numbers]:
     """The best static tree of each half, and what the other half says of it."""
     trace, times = made.stored.trace, made.clock.typical
-    if trace.num_rows < MIN_ROWS:
+    if num_rows_with_steps(trace) < MIN_ROWS:
         return []
 
     def choose(half: RankTrace) -> Tree:

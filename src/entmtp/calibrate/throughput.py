@@ -130,7 +130,7 @@ def judge(
     """Choose a tree on each half of the rows and judge it on the other.
 
     Raises:
-        BadInput: there are fewer than two rows.
+        BadInput: there are fewer than two rows with a step.
     """
     one, other = halves(trace, seed)
     return _judged(one, other, times, choose), _judged(other, one, times, choose)

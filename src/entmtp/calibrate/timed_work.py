@@ -47,13 +47,15 @@ class TimedWork:
             except ArtefactError:
                 pass  # it was interrupted in front of them
         table = measure()
-        write_latency(path, table)
+        # No moment leaves times with a note of others.
+        path.unlink(missing_ok=True)
         write_made_with(note, made_with)
+        write_latency(path, table)
         return table
 
     def forget(self) -> None:
-        """Remove all of it."""
-        for name in ("times", "times-made-with", "live"):
+        """Remove all of it, the note last."""
+        for name in ("live", "times", "times-made-with"):
             self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:

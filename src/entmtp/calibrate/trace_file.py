@@ -21,9 +21,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from entmtp.calibrate.files import BROKEN, broken, check_schema
+from entmtp.calibrate.files import BROKEN, broken, check_schema, tensors_written
 from entmtp.calibrate.origin import Origin
 from entmtp.calibrate.trace import RankTrace
+from entmtp.data.whole import whole
 from entmtp.errors import TreeError
 from entmtp.trees import Tree
 
@@ -61,9 +62,8 @@ def write_trace(path: Path, stored: StoredTrace) -> None:
     tensors = {
         name: np.ascontiguousarray(getattr(trace, name), dtype) for name, dtype in _TYPES.items()
     }
-    half = path.with_name(f".{path.name}")
-    save_file(tensors, half, {_ENTRY: json.dumps(content)})
-    half.replace(path)
+    with tensors_written(path), whole(path) as half:
+        save_file(tensors, half, {_ENTRY: json.dumps(content)})
 
 
 def read_trace(path: Path, wanted: Origin | None = None) -> StoredTrace:

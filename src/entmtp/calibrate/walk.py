@@ -91,6 +91,11 @@ def row_tokens(trace: RankTrace) -> Places:
     return tokens
 
 
+def num_rows_with_steps(trace: RankTrace) -> int:
+    """Rows that say something of drafts: an answer of one token has no step."""
+    return int((row_tokens(trace) > 0).sum())
+
+
 def take_rows(trace: RankTrace, rows: Sequence[int]) -> RankTrace:
     """A trace of some of the rows, in the order given."""
     slices = list(trace.rows())
@@ -111,14 +116,15 @@ def take_rows(trace: RankTrace, rows: Sequence[int]) -> RankTrace:
 
 
 def halves(trace: RankTrace, seed: int = 0) -> tuple[RankTrace, RankTrace]:
-    """Two halves of the rows, each with its share of every kind.
+    """Two halves of the rows, each with its share of every kind, and of the rows with a step.
 
     Raises:
-        BadInput: there are fewer than two rows.
+        BadInput: there are fewer than two rows with a step.
     """
-    if trace.num_rows < 2:
+    if (count := num_rows_with_steps(trace)) < 2:
         raise BadInput(
-            f"a rank trace of {trace.num_rows} prompts has no halves; calibrate on at least 2"
+            f"{count} of {trace.num_rows} answers have a second token, which is too few to halve;"
+            " calibrate on at least 2"
         )
     first, second = half_rows(trace, seed)
     return take_rows(trace, first), take_rows(trace, second)
@@ -127,5 +133,6 @@ def halves(trace: RankTrace, seed: int = 0) -> tuple[RankTrace, RankTrace]:
 def half_rows(trace: RankTrace, seed: int = 0) -> tuple[list[int], list[int]]:
     """The rows of the two `halves`, each ascending."""
     order = np.random.default_rng(seed).permutation(trace.num_rows).tolist()
-    by_kind = sorted(order, key=lambda row: trace.kinds[row])
+    tokens = row_tokens(trace).tolist()
+    by_kind = sorted(order, key=lambda row: (tokens[row] == 0, trace.kinds[row]))
     return sorted(by_kind[::2]), sorted(by_kind[1::2])

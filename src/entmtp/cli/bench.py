@@ -24,10 +24,11 @@ from entmtp.cli.methods import (
     ready_methods,
 )
 from entmtp.cli.options import SamplingOptions, TargetOptions, with_options
+from entmtp.cli.places import Place, check_file, check_overwrites
 from entmtp.cli.session import busy, note, open_target
 from entmtp.cli.workload import WorkloadOptions
+from entmtp.data.whole import whole
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import BadInput
 
 DEFAULT_METHODS = (BASELINE, *RECIPES)
 FAULT_FOUND = 1
@@ -54,7 +55,10 @@ def run(
     Exit codes: 0 fine; 1 an answer differs from plain decoding's, and not by rounding; 2 wrong use
     or bad input; 130 interrupted.
     """
-    _check_folder(out)
+    if out is not None:
+        place = Place("--out", out)
+        check_file(place)
+        check_overwrites([place], [*target.files(), *methods.files(), *workload.files()])
     lineup = plan_methods(methods, DEFAULT_METHODS)
     prompts = workload.load()
     params = GenerationParams(workload.max_tokens, sampling.sampling(default_seed=0))
@@ -85,12 +89,6 @@ def run(
         raise typer.Exit(FAULT_FOUND)
 
 
-def _check_folder(out: Path | None) -> None:
-    """Refuse a place that cannot be written to before an hour was spent."""
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise BadInput(f"--out {out} cannot be written; give a file in a folder that is there")
-
-
 def _full(comparison: Comparison, methods: Sequence[Method], tasks: Sequence[Task]) -> FullReport:
     with busy("perplexity of the answers"):
         perplexities = answer_perplexities(
@@ -105,8 +103,7 @@ def _hand_over(content: dict[str, Any], out: Path | None, as_json: bool) -> None
     # A figure that does not exist is null; anything else that is no JSON is a fault of ours.
     text = json.dumps(content, allow_nan=False)
     if out is not None:
-        half = out.with_name(f".{out.name}.half")
-        half.write_text(f"{text}\n", encoding="utf-8")
-        half.replace(out)
+        with whole(out) as half:
+            half.write_text(f"{text}\n", encoding="utf-8")
     if as_json:
         print(text, flush=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,18 @@ from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
 from entmtp.calibrate.report import check_place, write_report
 from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
+from entmtp.calibrate.work_folder import is_ours, work_folder
 from entmtp.cli.bars import Update, progress_bar
 from entmtp.cli.flags import AsJson
 from entmtp.cli.options import DEFAULT_HEADS, TargetOptions, with_options
+from entmtp.cli.places import (
+    Place,
+    check_file,
+    check_folder,
+    check_no_file_is_a_folder,
+    check_overwrites,
+    given,
+)
 from entmtp.cli.session import busy, note, open_heads, open_target, warnings_as_notes
 from entmtp.cli.workload import WorkloadOptions
 from entmtp.decode import Sampling
@@ -86,11 +94,12 @@ class PlaceOptions:
         ),
     ] = LiveConfig.seconds
 
-    def check(self) -> Path | None:
+    def check(self, reads: Sequence[Place]) -> Path | None:
         """The report's page, if one is wanted.
 
         Raises:
-            BadInput: a file could not be written, whatever came of the work.
+            BadInput: a file could not be written, whatever came of the work, or would take the
+                place of another one.
         """
         for flag, seconds in (
             ("--timing-seconds", self.timing_seconds),
@@ -98,18 +107,36 @@ class PlaceOptions:
         ):
             if not 0 <= seconds < math.inf:
                 raise BadInput(f"{flag} {seconds}: give a number from 0 up")
-        for name, path in (("--out", self.out), ("--work", self.work), ("--report", self.report)):
-            if path is None:
-                continue
-            if name == "--out" and path.is_dir():
-                raise BadInput(f"--out {path} is a folder; give the name of a file")
-            folder = path.absolute().parent
-            if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-                raise BadInput(f"{name} {path}: there is no folder {folder} to write to")
-        if self.report is None:
-            return None
-        need_matplotlib()
-        return check_place(self.report, self.out)
+        files = given("--out", self.out)
+        check_file(files[0])
+        page = None if self.report is None else check_place(self.report, self.out)
+        flag = "--work" if self.work else "--work, by default,"
+        work = Place(flag, work_folder(self.work, self.out))
+        folders = [work]
+        if page is not None:
+            folders.append(Place("--report", page.parent))
+            files += given("--report", page, page.with_suffix(".json"))
+        check_no_file_is_a_folder(files, folders)
+        for folder in folders:
+            check_folder(folder)
+        for file in files[1:]:
+            if file.path.is_dir():
+                raise BadInput(f"{file} is a folder; give another name")
+        _check_beside_work(work, [*files, *reads])
+        check_overwrites(files, reads)
+        if page is not None:
+            need_matplotlib()
+        return page
+
+
+def _check_beside_work(work: Place, places: Sequence[Place]) -> None:
+    """Raises BadInput: a file would be taken for one of the unfinished work."""
+    for place in places:
+        if place.path.resolve().parent == work.path.resolve() and is_ours(place.path.name):
+            raise BadInput(
+                f"{place} has the name of a file of unfinished work in {work}; give another name"
+                " or folder"
+            )
 
 
 @with_options
@@ -129,7 +156,7 @@ def run(
     policies and static trees answer prompts in turn, and the clock decides. An interrupted run goes
     on where it stopped. Be alone on the machine: the times are part of the bank.
     """
-    page = places.check()
+    page = places.check([*text.files(), *target.files(), *given("--heads", heads)])
     folder = locate_heads(_heads(heads, target.model))
     answers, prompts = text.answers(), text.load()
     model = open_target(target, runtime=target.runtime)

@@ -18,6 +18,7 @@ from entmtp.cli.options import (
     TargetOptions,
     with_options,
 )
+from entmtp.cli.places import Place, check_overwrites, given
 from entmtp.cli.plan import method_name
 from entmtp.cli.processing import AnswerOptions
 from entmtp.cli.session import note, open_engine
@@ -64,16 +65,25 @@ class OutputOptions:
     ] = None
     as_json: AsJson = False
 
-    def check(self) -> None:
-        """Raises `BadInput` where a value is out of its range, or leads to nothing."""
+    def check(self, reads: Sequence[Place]) -> None:
+        """Raises `BadInput` where a value is out of its range, leads to nothing, or to harm.
+
+        Args:
+            reads: what `--trace-out` must not overwrite.
+        """
         check_count("n", self.n, 1, MAX_SAMPLES, f"a count from 1 to {MAX_SAMPLES}")
         if self.logprobs is not None and not self.as_json:
             raise BadInput("--logprobs are part of --json; add it, or leave them out")
-        if self.trace_out is not None and not self.trace_out.absolute().parent.is_dir():
+        if self.trace_out is None:
+            return
+        if self.trace_out.is_dir():
+            raise BadInput(f"--trace-out {self.trace_out} is a folder; give the name of a file")
+        if not self.trace_out.absolute().parent.is_dir():
             raise BadInput(
                 f"there is no folder {self.trace_out.absolute().parent} for --trace-out; make it"
                 " first"
             )
+        check_overwrites(given("--trace-out", self.trace_out), reads)
 
 
 @with_options
@@ -91,7 +101,7 @@ def run(
     text = _read_stdin() if prompt == "-" else prompt
     if not text.strip():
         raise BadInput("the prompt is empty; give some text")
-    output.check()
+    output.check([*target.files(), *drafts.files()])
     params = replace(answer.asked(), logprobs=output.logprobs)
     engine = open_engine(target, drafts, is_recorded=output.trace_out is not None)
     request_ids = engine.add_samples(_as_asked(engine, text, output.raw), params, output.n)

@@ -30,6 +30,7 @@ from entmtp.bench import (
 )
 from entmtp.bench.report import choices_json
 from entmtp.cli.bars import progress_bar
+from entmtp.cli.places import Place, given
 from entmtp.cli.session import busy, note, open_heads
 from entmtp.engine import GenerationParams
 from entmtp.engine.made_for import made_for
@@ -90,6 +91,15 @@ class MethodOptions:
     def bank_paths(self) -> dict[str, Path]:
         paths = {"medusa": self.bank_medusa, "hydra": self.bank_hydra}
         return {owner: path for owner, path in paths.items() if path is not None}
+
+    def files(self) -> list[Place]:
+        """What is read."""
+        return [
+            *given("--medusa", self.medusa),
+            *given("--hydra", self.hydra),
+            *given("--bank-medusa", self.bank_medusa),
+            *given("--bank-hydra", self.bank_hydra),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from entmtp.cli.places import Place, given, tree_files
 from entmtp.data import OnBadLine, SkippedLines, refuse_line
 from entmtp.decode import Sampling
 from entmtp.engine import GenerationParams
@@ -60,6 +61,10 @@ class LoadOptions:
     device: Annotated[str, typer.Option(metavar="cpu|cuda|cuda:N", help="Where to compute.")] = (
         "cpu"
     )
+
+    def files(self) -> list[Place]:
+        """What is read."""
+        return given("--model", self.model)
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,14 @@ class DraftOptions:
             " drafts.",
         ),
     ] = False
+
+    def files(self) -> list[Place]:
+        """What is read."""
+        return [
+            *given("--heads", self.heads),
+            *given("--bank", self.bank),
+            *tree_files("--tree", self.tree),
+        ]
 
 
 @dataclass(frozen=True)

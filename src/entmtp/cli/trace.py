@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from entmtp.cli.flags import AsJson
+from entmtp.cli.places import check_overwrites, given
 from entmtp.cli.stream import harmless
 from entmtp.engine.decision_log import LoggedRun, LoggedStep, read_decisions
 from entmtp.errors import BadInput
@@ -40,6 +41,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the text coloured by the size of each step's tree, and how the steps went."""
+    if out is not None:
+        check_overwrites(given("--out", out), given("FILE", file))
     logged = read_decisions(file)
     run = logged.of_sample(sample)
     if not run.steps:

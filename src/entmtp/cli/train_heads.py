@@ -20,10 +20,12 @@ from safetensors import SafetensorError
 from entmtp.cli.bars import progress_bar
 from entmtp.cli.flags import AsJson
 from entmtp.cli.options import LoadOptions, SkipBadLines, line_rule, with_options
+from entmtp.cli.places import Place, check_apart, check_overwrites, given
 from entmtp.cli.session import note, note_skipped, open_target, warnings_as_notes
 from entmtp.data import Message, OnBadLine, Prompt, load_prompts
 from entmtp.data.chat import chat_text, read_chat_template
 from entmtp.data.lines import check_readable
+from entmtp.data.lock import alone_in
 from entmtp.errors import BadInput
 from entmtp.heads import StaticTree, describe_heads, locate_heads
 from entmtp.target import TargetModel
@@ -163,6 +165,7 @@ def run(
     prompts: list[Prompt] = []
     if not where.trees_only:
         source.check()
+        _check_overwrites(where, target, source, config)
         prompts = [p for spec in source.prompts or [] for p in load_prompts(spec, on_bad)]
         note_skipped(on_bad)
     template = target.chat_template and read_chat_template(target.chat_template)
@@ -174,10 +177,33 @@ def run(
             shards = source.features or where.work / "features"
             _report_trees(where.out, rewrite_trees(model, shards, where.out), as_json)
             return
-        refs = _rows(model, source, prompts, places)
-        trained = _train(model, refs, places, config)
-        _draw(where.work / f"run-{config.kind}", where.out)
+        with alone_in(where.work, "train-heads run", keep_empty=where.work.exists()):
+            refs = _rows(model, source, prompts, places)
+            trained = _train(model, refs, places, config)
+            _draw(where.work / f"run-{config.kind}", where.out)
     _report(trained, as_json)
+
+
+def _check_overwrites(
+    where: PlaceOptions, target: ModelOptions, source: SourceOptions, config: TrainConfig
+) -> None:
+    """Raises BadInput: something that is given would be overwritten."""
+    folders = [
+        *target.files(),
+        *given("--features", source.features),
+        *given("--start-from", config.start_from),
+    ]
+    check_apart(Place("--out", where.out), folders)
+    if source.prompts:  # the answers to them are written, with a note beside them
+        file = _answers_file(where.work)
+        check_overwrites(
+            given("--work", file, file.with_suffix(".json")),
+            [*given("--prompts", *source.prompts), *given("--chat-template", target.chat_template)],
+        )
+
+
+def _answers_file(work: Path) -> Path:
+    return work / "answers.jsonl"
 
 
 @contextmanager
@@ -216,7 +242,7 @@ def _rows(
 def _answer(
     model: TargetModel, prompts: Sequence[Prompt], places: Places, config: AnswerConfig
 ) -> Path:
-    file = places.work / "answers.jsonl"
+    file = _answers_file(places.work)
     with progress_bar("answers", config.num_tokens) as update:
 
         def show(num_done: int) -> None:

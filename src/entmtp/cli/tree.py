@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from entmtp.cli.flags import AsJson
+from entmtp.cli.places import check_overwrites, given, tree_files
 from entmtp.trees import (
     FORMS,
     Tree,
@@ -61,6 +62,8 @@ def convert_tree(
     to: Annotated[str, typer.Option(metavar="FORM", help=f"One of {', '.join(FORMS)}.")] = "paths",
 ) -> None:
     """Write a tree in the form of another program: paths (JSON), medusa, vllm or eagle."""
+    if out is not None:
+        check_overwrites(given("OUT", out), tree_files("FILE", spec))
     converted = tree_by_name(spec)
     text = format_tree(converted, to)
     if parse_tree(text) != converted:

@@ -12,6 +12,7 @@ import typer
 
 from entmtp.bench import load_workload
 from entmtp.cli.options import SkipBadLines, line_rule
+from entmtp.cli.places import Place, given
 from entmtp.cli.session import note_skipped
 from entmtp.data import Prompt
 
@@ -37,6 +38,10 @@ class WorkloadOptions:
         DEFAULT_MAX_TOKENS
     )
     skip_bad_lines: SkipBadLines = False
+
+    def files(self) -> list[Place]:
+        """What is read."""
+        return given("--prompts", *(self.prompts or ()))
 
     def load(self) -> tuple[Prompt, ...]:
         on_bad = line_rule(self.skip_bad_lines)

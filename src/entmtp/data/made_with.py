@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError
 
 MadeWith = Mapping[str, Any]
@@ -57,6 +58,5 @@ def read_made_with(path: Path) -> dict[str, Any]:
 
 def write_made_with(path: Path, content: MadeWith) -> None:
     """Write it, whole or not at all."""
-    half = path.with_name(f".{path.name}")
-    half.write_text(json.dumps(dict(content), indent=2) + "\n", encoding="utf-8")
-    half.replace(path)
+    with whole(path) as half:
+        half.write_text(json.dumps(dict(content), indent=2) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
@@ -39,14 +40,13 @@ def write_bank(bank: TreeBank, path: str | Path) -> None:
         ArtefactError: rounded to six digits it would contradict itself.
     """
     path = Path(path)
-    half = path.with_name(f".{path.name}.half")
     text = bank_text(bank)
     try:
         _parse(text)
     except _BROKEN as error:
         raise ArtefactError(f"the bank cannot be written to {path}: {error}") from error
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
+    with whole(path) as half:
+        half.write_text(text, encoding="utf-8")
 
 
 def bank_text(bank: TreeBank) -> str:
