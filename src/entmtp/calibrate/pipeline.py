@@ -24,7 +24,7 @@ import numpy as np
 from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_trace
-from entmtp.calibrate.finalists import conclude, find_finalists, recommend, static_name
+from entmtp.calibrate.finalists import conclude, find_finalists, static_name, with_finalists
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.live import LiveConfig, LiveStage
 from entmtp.calibrate.rehearse import Fold, Rehearsed, make_folds, rehearse, tuned
@@ -122,7 +122,7 @@ def calibrate(
     with _counted(seconds, "live"):
         judged = _Judged(bank, candidates, folds, rehearsed)
         live = _live(target, heads, questions, judged, timed, config, progress)
-    bank = replace(bank, timing=replace(bank.timing, live=live, recommended=recommend(live)))
+    bank = with_finalists(bank, candidates, live)
     write_bank(bank, out)
     if config.work is None:
         shutil.rmtree(work)

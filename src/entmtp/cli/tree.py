@@ -48,7 +48,7 @@ def show(
     print(draw_tree(shown))
     print(summary(shown))
     if as_json:
-        print(json.dumps(description(shown)))
+        print(json.dumps(description(shown), allow_nan=False))
 
 
 @app.command("convert")
