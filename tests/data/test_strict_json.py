@@ -10,7 +10,7 @@ import pytest
 from entmtp.data.strict_json import count, number, parse_json
 
 FINE = (
-    r'{"a": "\ud83d\ude00", "b": "1e99 NaN Infinity", "c": [-1.5e-99, 9223372036854775807, 1e18],'
+    r'{"a": "\ud83d\ude00", "b": "1e99 NaN Infinity", "c": [-1.5e-99, 18446744073709551616, 1e30],'
     ' "d": {"e": null, "f": true}, "g": 0.12345678901234567}'
 )
 
@@ -25,9 +25,9 @@ def test_what_is_fine_is_read() -> None:
         ('{"a": [1, NaN]}', "a[1] is nan, which is no number of such a file"),
         ('{"a": {"b": -Infinity}}', "a.b is -inf, which"),
         ("[0, 1e400]", "[1] is inf, which"),
-        ("[0, 1e30]", "[1] is 1e+30, which"),
+        ("[0, 1e130]", "[1] is 1e+130, which"),
         ('{"a": ' + "1" + "0" * 400 + "}", "a is 100000000000000000"),
-        ("-9223372036854775808", "it is -9223372036854775808, which"),
+        ("-1e101", "it is -1e+101, which"),
         (r'{"a": ["\ud800"]}', "a[0] holds half a surrogate pair, which is no text"),
         (r'{"a": {"\udfff": 1}}', "a name in a holds half a surrogate pair"),
         ("[" * 100_000, "it is nested too deeply"),
@@ -46,7 +46,7 @@ def test_what_is_no_json_is_told_apart() -> None:
         parse_json("{")
 
 
-@pytest.mark.parametrize("value", [True, "1", None, [1], -0.5, float("nan"), 10**30])
+@pytest.mark.parametrize("value", [True, "1", None, [1], -0.5, float("nan"), 10**130])
 def test_numbers_and_counts_are_nothing_else(value: object) -> None:
     with pytest.raises(ValueError, match="is no number from 0 up"):
         number(value)

@@ -2,10 +2,10 @@
 
 Knows: JSON, and what Python's reader lets pass. Does not know: what a file means.
 
-JSON has no NaN and no infinity, but Python reads them. It has numbers of any size, but nothing that
-is counted or timed here comes near 2⁶³, and behind that floats overflow. And it can write half of a
-surrogate pair, which is no text and cannot be printed. All three are refused where a file is read,
-by their place in it, so that no reader needs to think of them.
+JSON has no NaN and no infinity, but Python reads them. It has numbers of any size, but those with
+which floats soon overflow are no figures. And it can write half of a surrogate pair, which is no
+text and cannot be printed. All three are refused where a file is read, by their place in it, so
+that no reader needs to think of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any
 
 from entmtp.data.lines import is_text
 
-TOO_LARGE = 2**63
-_SUSPECT = re.compile(r"NaN|Infinity|\\u[dD]|\d{19}|\d[eE]\+?\d\d")
+TOO_LARGE = 10**100
+"""Of a number: three of them may be multiplied"""
+MAX_COUNT = 2**63 - 1
+"""Of what is counted: arrays hold it"""
+_SUSPECT = re.compile(r"NaN|Infinity|\\u[dD]|\d{90}|\d[eE]\+?\d\d")
 """What anything that is refused is written with; a text without it need not be looked through."""
 
 
@@ -72,7 +75,7 @@ def count(value: object, least: int = 0) -> int:
     Raises:
         ValueError: it is something else.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < TOO_LARGE:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
         raise ValueError(f"{_shown(value)} is no count{_from(least)}")
     return value
 

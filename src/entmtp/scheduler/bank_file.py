@@ -18,7 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from entmtp.data.strict_json import parse_json
+from entmtp.data.strict_json import MAX_COUNT, parse_json
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
@@ -206,4 +206,6 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}, not of type {kind.__name__}")
     if kind is float and not math.isfinite(value):
         raise ValueError(f"{where} is {value}")
+    if kind is int and abs(value) > MAX_COUNT:
+        raise ValueError(f"{where} is {value}, which is no count")
     return value

@@ -214,7 +214,7 @@ def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[Sta
     trees = _store_trees(heads, split, folder, settings)
     try:
         write_card(folder, base.get("name", target.name), config, provenance, trees)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
         raise ArtefactError(
             f"heads in {folder} do not say how they were trained ({error!r}), so their card stays"
             " as it is; the trees are written"
