@@ -95,7 +95,7 @@ WRONG = {
     "ranks holds what is none": {"ranks": TRACE.ranks + 2**30},
     "log_probs holds what is none": {"log_probs": TRACE.log_probs * np.float32("nan")},
     "root_probability holds what is none": {"root_probability": TRACE.root_probability + 1},
-    "root_entropy holds what is none": {"root_entropy": TRACE.root_entropy * np.float32("inf")},
+    "root_entropy holds what is none": {"root_entropy": TRACE.root_entropy + np.float32("inf")},
     "prompt_lengths holds what is none": {"prompt_lengths": -TRACE.prompt_lengths},
     "prompt_lengths is of int32": {"prompt_lengths": TRACE.prompt_lengths.astype(np.int32)},
 }

@@ -122,7 +122,10 @@ def _check(trace: RankTrace) -> None:
     for name, is_right in (
         ("ranks", trace.ranks <= MISS),
         ("log_probs", trace.log_probs <= ROUNDING),
-        ("root_probability", (trace.root_probability >= 0) & (trace.root_probability <= 1 + ROUNDING)),
+        (
+            "root_probability",
+            (trace.root_probability >= 0) & (trace.root_probability <= 1 + ROUNDING),
+        ),
         ("root_entropy", (trace.root_entropy >= -ROUNDING) & np.isfinite(trace.root_entropy)),
         ("prompt_lengths", trace.prompt_lengths >= 0),
     ):

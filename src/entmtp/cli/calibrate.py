@@ -193,9 +193,7 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
         sure = ""
         if gain.low is not None and gain.high is not None:
             sure = f" ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-        print(
-            f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the static tree, by replay"
-        )
+        print(f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the static tree, by replay")
     _tell_live(bank)
     print(f"recommended: {bank.timing.recommended}")
     note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))

@@ -61,9 +61,7 @@ def shipped_bank_for(wanted: MadeFor, banks: Sequence[TreeBank]) -> TreeBank | N
 def serves(bank: TreeBank, wanted: MadeFor) -> bool:
     """Whether a shipped bank may be used, on whatever machine and however many threads."""
     ours = bank.made_for
-    return not bank.differences(
-        replace(wanted, machine=ours.machine, num_threads=ours.num_threads)
-    )
+    return not bank.differences(replace(wanted, machine=ours.machine, num_threads=ours.num_threads))
 
 
 def machine_note(bank: TreeBank, wanted: MadeFor) -> str | None:
