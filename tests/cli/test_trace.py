@@ -196,7 +196,9 @@ STEP = {
         ("num_accepted", 0.5),
         ("sample", True),
         ("text", "\ud800"),
+        ("text", None),
         ("token_ids", 3),
+        ("token_ids", "34"),
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--json",)])

@@ -20,8 +20,10 @@ TOO_LARGE = 10**100
 """Of a number: three of them may be multiplied"""
 MAX_COUNT = 2**63 - 1
 """Of what is counted: arrays hold it"""
-_SUSPECT = re.compile(r"NaN|Infinity|\\u[dD]|\d{90}|\d[eE]\+?\d\d")
-"""What anything that is refused is written with; a text without it need not be looked through."""
+_WORDS = ("NaN", "Infinity", "\\u")
+_EXPONENT = re.compile(r"[eE]\+?\d\d")
+_RUN = 40
+"""Of digits: any hundred hold a whole one, from a multiple of it on"""
 
 
 def parse_json(text: str) -> Any:
@@ -33,11 +35,19 @@ def parse_json(text: str) -> Any:
     """
     try:
         value = json.loads(text)
-        if _SUSPECT.search(text):
+        if _is_suspect(text):
             _check(value, "")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return value
+
+
+def _is_suspect(text: str) -> bool:
+    """Whether it has what anything that is refused is written with: else nobody need look at all
+    of its values, which takes ten times as long."""
+    if any(word in text for word in _WORDS) or _EXPONENT.search(text):
+        return True
+    return any(text[at : at + _RUN].isdigit() for at in range(0, len(text), _RUN))
 
 
 def _check(value: object, where: str) -> None:

@@ -144,11 +144,14 @@ def _step(entry: Mapping[str, Any]) -> LoggedStep:
     num_accepted = count(entry["num_accepted"]) if is_step else 0
     if num_nodes is not None and not num_accepted < num_nodes <= MAX_ROWS:
         raise ValueError(f"{num_accepted} drafts accepted of {num_nodes} rows")
+    text, token_ids = entry["text"], entry["token_ids"]
+    if not isinstance(text, str) or not isinstance(token_ids, list):
+        raise TypeError("its text is no text, or its token_ids are no list")
     expected, entropy = entry.get("expected_accepted"), entry.get("entropy")
     return LoggedStep(
         sample=count(entry["sample"]),
-        text=str(entry["text"]),
-        num_tokens=len(entry["token_ids"]),
+        text=text,
+        num_tokens=len(token_ids),
         num_nodes=num_nodes,
         num_accepted=num_accepted,
         expected_accepted=None if expected is None else number(expected),
