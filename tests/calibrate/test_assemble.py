@@ -104,6 +104,20 @@ def test_T03_few_rows_make_no_big_tree(num_rows: int) -> None:
     assert max(tree.num_nodes for tree in bank.offer) == 2
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 24])
+def test_T03_bounds_are_of_the_bank_that_was_made_however_few_rows(num_rows: int) -> None:
+    trace = take_rows(usual(), range(num_rows))
+    bank = fit(trace)
+    bounds = bank.timing.oracle_bounds
+    own = evaluate(trace, [bank.best_static], RISING).best.tokens_per_second
+    assert bounds["best_static"] == own
+    assert own <= bounds["bank_this_step"] <= bounds["bank_perfect"]
+    rates = [figure.value for figure in bank.timing.tokens_per_second]
+    assert bounds["fastest_static"] == max(rates) >= own
+    if num_rows == 1:
+        assert bounds["fastest_static"] > own == bounds["plain"], "what thin evidence gives up"
+
+
 def test_T03_a_tree_that_one_prompt_wants_is_not_offered() -> None:
     """A prompt has many steps, and they are alike: five prompts are five pieces of evidence."""
     cheap = StepTimes((1, 64), (1.0, 1.1), (0.0, 0.0, 0.0), 0.0)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from entmtp.calibrate.assemble import Candidates
+from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.compare import Replayed
 from entmtp.calibrate.finalists import (
     CLOSE,
@@ -21,10 +21,12 @@ from entmtp.calibrate.finalists import (
     conclude,
     find_finalists,
     recommend,
+    with_finalists,
 )
 from entmtp.calibrate.rehearse import Rehearsed
 from entmtp.calibrate.throughput import Evaluation, Prediction
-from entmtp.scheduler.bank import Finalist, Interval
+from entmtp.scheduler import MadeFor, at_any_length
+from entmtp.scheduler.bank import Finalist, Interval, MadeFrom
 from entmtp.trees import ROOT, chain, full
 from made_traces import RISING, by_chance
 
@@ -175,6 +177,24 @@ def test_static_trees_alone_are_ranked_too() -> None:
     assert [one.trees for one in live] == [(5,), (3,)]
     assert live[1].measured.value == pytest.approx(0.5)
     assert recommend(live) == "static"
+
+
+def test_bounds_are_over_the_static_tree_that_was_chosen_live() -> None:
+    made = candidates()
+    origin = MadeFrom("prompts", 24, ("code",), 0.0, 0)
+    made_for = MadeFor("target", "heads", "eager", "float32", "a machine")
+    bank = assemble(made, Clock(RISING, at_any_length(RISING)), made_for, origin)
+    assert with_finalists(bank, made, ()) == bank
+    before = bank.timing.oracle_bounds
+    for place in (0, len(made.trees) // 2, len(made.trees) - 1):
+        settled = with_finalists(bank, made, [Finalist("static", (place,), 1.0, ONE, 12)])
+        assert settled.best_static == made.trees[place]
+        bounds = settled.timing.oracle_bounds
+        assert bounds["best_static"] == made.evaluation.predictions[place].tokens_per_second
+        assert bounds["best_static"] <= bounds["bank_this_step"] <= bounds["bank_perfect"]
+        kept = ("plain", "fastest_static", "fixed_size", "perfect_size", "full")
+        assert list(bounds) == list(before)
+        assert all(bounds[name] == before[name] for name in kept)
 
 
 def test_only_what_is_surely_faster_live_is_recommended() -> None:

@@ -174,6 +174,31 @@ def _write_then(stop: object, *args: object) -> None:
 _WRITE = live_stage.write_done
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", -1.0),
+        ("seconds", 10**400),
+        ("seconds", float("nan")),
+        ("rounds", []),
+        ("rounds", [[0, {"static 0": ["\ud800", 1, 1]}]]),
+        ("finalists", {"statics": [999], "policies": ["best"]}),
+    ],
+)
+def test_T09_a_file_that_anybody_else_changed_is_begun_anew(
+    stage: LiveStage, runs: list[Run], name: str, value: object
+) -> None:
+    finalists = Finalists((0,), ("throughput",))
+    stage.run(finalists)
+    num_runs = len(runs)
+    stage.run(finalists)
+    assert len(runs) == num_runs, "nothing is left to do"
+    content = json.loads(stage.path.read_text())
+    stage.path.write_text(json.dumps(content | {name: value}))
+    stage.run(finalists)
+    assert len(runs) == 2 * num_runs
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}'])
 def test_T09_a_file_that_cannot_be_read_is_begun_anew(stage: LiveStage, text: str) -> None:
     stage.path.write_text(text)

@@ -35,13 +35,29 @@ def test_knowing_more_is_never_slower() -> None:
     trace = by_chance()
     trees = best_trees(trace, 24)
     values = fit_node_values(trace)
-    bounds = oracle_bounds(trace, RISING, trees, trees[::3], values)
-    static = bounds.best_static.tokens_per_second
-    order = [bounds.plain, static, bounds.bank_this_step, bounds.bank_perfect, bounds.full]
+    best = evaluate(trace, trees, RISING).best.tree
+    bounds = oracle_bounds(trace, RISING, trees, best, trees[::3], values)
+    assert bounds.fastest_static.tree == bounds.bank.best_static.tree == best
+    static = bounds.bank.best_static.tokens_per_second
+    order = [bounds.plain, static, bounds.bank.this_step, bounds.bank.perfect, bounds.full]
     assert order == sorted(order)
     assert static < bounds.fixed_size.tokens_per_second < bounds.perfect_size < bounds.full
     assert bounds.gain(static) == 0
     assert bounds.gain(bounds.full) == pytest.approx(bounds.full / static - 1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 5])
+@pytest.mark.parametrize("static", BANK)
+def test_choosers_of_a_bank_have_its_static_tree_too(num_rows: int, static: Tree) -> None:
+    """Whatever tree the bank has for that, and however few rows it was chosen on."""
+    trace = by_chance(num_rows=num_rows, length=20)
+    bounds = oracle_bounds(trace, RISING, BANK, static, [ROOT])
+    own = evaluate(trace, [static], RISING).best.tokens_per_second
+    assert bounds.bank.best_static.tokens_per_second == own
+    assert own <= bounds.bank.this_step <= bounds.bank.perfect
+    rates = [one.tokens_per_second for one in evaluate(trace, BANK, RISING).predictions]
+    assert bounds.fastest_static.tokens_per_second == max(rates)
+    assert bounds.gain(own) == 0
 
 
 def test_knowing_later_steps_beats_knowing_this_one() -> None:
@@ -54,10 +70,10 @@ def test_knowing_later_steps_beats_knowing_this_one() -> None:
 
 def test_the_full_oracle_by_hand() -> None:
     trace = by_hand([[70, 9], [9, 9], [9, 9], [MISS, MISS], [MISS, MISS]])
-    none = oracle_bounds(trace, FLAT, [ROOT], [ROOT])
+    none = oracle_bounds(trace, FLAT, [ROOT], ROOT, [ROOT])
     # Four tokens behind the first: three in one step, and one.
     assert none.full == pytest.approx(4 / 2)
-    assert none.bank_perfect == none.plain == none.best_static.tokens_per_second == 1
+    assert none.bank.perfect == none.plain == none.bank.best_static.tokens_per_second == 1
 
 
 def test_the_perfect_size_is_the_best_of_all_sizes_at_all_depths() -> None:
@@ -69,7 +85,7 @@ def test_the_perfect_size_is_the_best_of_all_sizes_at_all_depths() -> None:
         np.concatenate([options.accepted for options in sized], axis=1),
         np.concatenate([options.seconds for options in sized], axis=1),
     )
-    bounds = oracle_bounds(trace, RISING, [ROOT], [ROOT])
+    bounds = oracle_bounds(trace, RISING, [ROOT], ROOT, [ROOT])
     assert bounds.perfect_size == pytest.approx(whole.tokens_per_second(fastest(whole)))
 
 

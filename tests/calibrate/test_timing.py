@@ -304,6 +304,13 @@ def test_T07_times_of_something_else_are_refused_and_of_another_machine_said(
         ({"switches": [{"context": 1}]}, "broken"),
         ({"batch_size": "many"}, "broken"),
         ({"looks": {"root_seconds": 1}}, "broken"),
+        ({"looks": {"root_seconds": 10**400, "read_seconds": 0}}, "looks.root_seconds is 1000"),
+        ({"accepted_seconds": float("nan")}, "accepted_seconds is nan"),
+        ({"accepted_seconds": "nan"}, "'nan' is no number"),
+        ({"batch_size": 0}, "0 is no count from 1 up"),
+        ({"machine": {"processor": "\ud800"}}, "machine.processor holds half a surrogate pair"),
+        ({"switches": [{"context": -1, "num_samples": 1, "seconds": [0, 0, 0]}]}, "-1 is no"),
+        ({"switches": [{"context": 1, "num_samples": 1, "seconds": [2, 1, 0]}]}, "no quartiles"),
     ],
 )
 def test_T09_a_broken_table_is_one_line(

@@ -92,6 +92,11 @@ WRONG = {
     "row_starts has shape": {"row_starts": np.array([0, 5])},
     "row_starts do not divide 5": {"row_starts": np.array([0, 5, 5])},
     "ranks are negative": {"ranks": TRACE.ranks - 1},
+    "ranks holds what is none": {"ranks": TRACE.ranks + 2**30},
+    "log_probs holds what is none": {"log_probs": TRACE.log_probs * np.float32("nan")},
+    "root_probability holds what is none": {"root_probability": TRACE.root_probability + 1},
+    "root_entropy holds what is none": {"root_entropy": TRACE.root_entropy + np.float32("inf")},
+    "prompt_lengths holds what is none": {"prompt_lengths": -TRACE.prompt_lengths},
     "prompt_lengths is of int32": {"prompt_lengths": TRACE.prompt_lengths.astype(np.int32)},
 }
 
@@ -113,6 +118,9 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, words: str) -> None:
         ({"schema_version": 99}, "has schema version 99, this program reads 1; calibrate again"),
         ({"wide_tree": [[0, 1]]}, r"path \[0, 1\] has no parent"),
         ({"kinds": 3}, "broken"),
+        ({"answers": {"temperature": 10**400}}, "answers.temperature is 1000"),
+        ({"answers": {"temperature": float("nan")}}, "answers.temperature is nan"),
+        ({"kinds": ["\ud800", ""]}, r"kinds\[0\] holds half a surrogate pair"),
         ({"origin": {"model": "a"}}, "broken"),
     ],
 )

@@ -61,7 +61,10 @@ def test_T06_a_bank_is_the_same_to_the_byte_apart_from_its_timing(
     finally:
         torch.set_num_threads(1)
     names = ("one", "two", "shuffled", "threads")
-    assert len({front(tmp_path / name) for name in names}) == 1
+    # A bank says for how many threads it is; all else that follows from prompts is the same.
+    assert '"num_threads": 4' in front(tmp_path / "threads")
+    fronts = {front(tmp_path / name).replace('_threads": 4', '_threads": 1') for name in names}
+    assert len(fronts) == 1
     assert run_command(calibration(model, prompts, tmp_path / "seed", *flags[:2])) == 0
     assert front(tmp_path / "seed") != front(tmp_path / "one")
 
@@ -77,8 +80,17 @@ def test_T03_few_prompts_are_said_and_never_make_a_big_tree(
     assert run_command(calibration(model, file, out, "--json")) == 0
     said, err = capsys.readouterr()
     assert f"note: only {count} prompts: what is computed from them is uncertain" in err
-    assert json.loads(said.splitlines()[-1])["recommended"] == "static"
+    told = json.loads(said.splitlines()[-1])
+    assert told["recommended"] == "static"
     bank = read_bank(out)
+    bounds = bank.timing.oracle_bounds
+    assert bounds["plain"] == bounds["best_static"] <= bounds["bank_perfect"]
+    assert f"the bank's static tree (nodes: 1) {bounds['best_static']:.1f};" in said
+    assert told["static_num_nodes"] == 1
+    gives_up = bounds["fastest_static"] > 1.0005 * bounds["best_static"]
+    size = told["fastest_static_num_nodes"]
+    assert ("more than the bank's static tree; a bank takes only what is" in said) == gives_up
+    assert (f"the fastest candidate on these prompts (nodes: {size}) is" in said) == gives_up
     assert bank.timing.recommended == "static"
     assert bank.best_static == ROOT, "random heads, and nothing is sure"
     for entry in bank.trees:
@@ -322,6 +334,11 @@ def test_a_report_is_a_page_and_its_numbers(
     assert text.count('src="data:image/png;base64,') == 7
     assert numbers["live"] == told["live"] == []
     assert "Nothing was run live, so no policy is recommended." in text
+    bounds = numbers["oracle_bounds"]
+    size = numbers["static_num_nodes"]
+    assert told["static_num_nodes"] == size
+    static = f"the bank&#x27;s static tree (nodes: {size}) {bounds['best_static']:.1f}, a perfect"
+    assert f"{static} chooser among that and the offered trees {bounds['bank_perfect']:.1f}" in text
     assert "http" not in text, "it stands alone"
 
 
@@ -367,6 +384,7 @@ def test_finalists_run_and_the_clock_decides(
     assert run_with_finalists(calibration(model, enough, alone, "--live-seconds", "0")) == 0
     assert front(alone) == front(out), "the clock changes nothing but the timing"
     said = capsys.readouterr().out
+    assert "the fastest static tree" not in said
     for bound in ("best_static", "bank_perfect", "full", "fixed_size"):
         assert f" {read_bank(alone).timing.oracle_bounds[bound]:.1f}" in said, bound
     assert read_bank(alone).timing.live == ()

@@ -177,6 +177,14 @@ def test_M09_another_base_is_warned_of(tmp_path: Path) -> None:
     assert generate(heads, 11).stats.mean_acceptance_length == K + 1
 
 
+@pytest.mark.parametrize("value", [10**400, float("nan"), "\ud800"])
+def test_M13_a_configuration_that_cannot_be_is_one_line(tmp_path: Path, value: object) -> None:
+    config = {**medusa_config(), "base_model_name_or_path": value}
+    with_config(write_pickle(tmp_path, medusa_v1()), config)
+    said = refusal(tmp_path)
+    assert "config.json is not readable JSON (base_model_name_or_path " in said
+
+
 def test_M09_the_same_base_with_another_tokenizer_is_warned_of(tmp_path: Path) -> None:
     ours = TargetModel.from_transformers(tiny_model(vocab_size=258), byte_tokenizer(), name="a")
     pieces = piece_tokenizer([f"<{index}>" for index in range(258)])

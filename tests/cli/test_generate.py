@@ -257,7 +257,7 @@ def test_interrupted_is_130(
     monkeypatch.setattr(generate, "show_answer", interrupt)
     arguments = ["generate", "hello", "--model", str(model_folder), "--dtype", "float32"]
     assert run_command(arguments) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1] == "entmtp: interrupted"
 
 
 def test_nothing_but_the_text_on_standard_output(

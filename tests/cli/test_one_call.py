@@ -12,8 +12,9 @@ from entmtp import load
 from entmtp.engine.made_for import made_for
 from entmtp.errors import ArtefactError, BadInput
 from entmtp.heads import default_tree, load_heads
-from entmtp.scheduler import MadeFor, write_bank
+from entmtp.scheduler import MadeFor, read_bank, write_bank
 from entmtp.target.load import load_target
+from entmtp.trees import ROOT, tree_by_name
 
 EAGER = {"dtype": "float32", "runtime": "eager"}
 
@@ -49,6 +50,30 @@ def test_a_bank(model_folder: Path, hydra_folder: Path, bank: Path) -> None:
         load(str(model_folder), str(hydra_folder), bank=bank, dtype="bfloat16", runtime="eager")
 
 
+@pytest.mark.parametrize("tree", [None, "chain-2"])
+def test_policies_that_need_no_bank(
+    model_folder: Path,
+    hydra_folder: Path,
+    bank: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tree: str | None,
+) -> None:
+    monkeypatch.setattr("entmtp.engine.shipped_bank.PACKAGED", hydra_folder.parent)
+    monkeypatch.setattr("entmtp.engine.shipped_bank.BANK_NAMES", (str(bank),))
+    own = default_tree(hydra_folder)
+    engine = load(str(model_folder), str(hydra_folder), tree, policy="static", **EAGER)
+    assert engine.policy.trees == (tree_by_name(tree) if tree else own,)
+    if tree is None:
+        engine = load(str(model_folder), str(hydra_folder), policy="random", **EAGER)
+        assert engine.policy.name == "random"
+        assert {ROOT, own} <= set(engine.policy.trees)
+        for heads in (None, str(hydra_folder)):
+            engine = load(str(model_folder), heads, policy="plain", **EAGER)
+            assert (engine.policy.name, engine.heads) == ("plain", None)
+        engine = load(str(model_folder), str(hydra_folder), bank=bank, policy="static", **EAGER)
+        assert engine.policy.trees == (read_bank(bank).best_static,)
+
+
 def test_the_bank_that_comes_with_heads(
     model_folder: Path,
     hydra_folder: Path,
@@ -68,6 +93,11 @@ def test_the_bank_that_comes_with_heads(
     [
         ({"heads": True, "tree": "chain-2", "policy": "ladder"}, "contradict each other"),
         ({"heads": True, "policy": "ladder"}, "policy ladder needs a bank of trees"),
+        ({"heads": True, "tree": "chain-2", "policy": "plain"}, "contradict each other"),
+        ({"heads": True, "bank": "b", "policy": "plain"}, "a bank and policy plain contradict"),
+        ({"heads": True, "bank": "b", "policy": "random"}, "a bank and policy random contradict"),
+        ({"heads": True, "policy": "best"}, "no policy is called 'best'; known: hysteresis,"),
+        ({"policy": "static"}, "are for draft heads; give heads"),
         ({"tree": "chain-2"}, "are for draft heads; give heads"),
         ({"bank": "bank.json"}, "are for draft heads; give heads"),
     ],

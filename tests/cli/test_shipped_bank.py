@@ -108,6 +108,18 @@ def test_another_machines_is_used_with_a_note(
     assert "note: trees are chosen by step times of another machine (an abacus)" in err
 
 
+def test_that_of_other_threads_is_used_with_a_note(
+    capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor
+) -> None:
+    ours = made.num_threads
+    ship(tmp_path, replace(made, num_threads=ours + 1))
+    found, err = method(capsys, command)
+    assert found == "hydra-throughput"
+    assert f"by step times of this machine with {ours + 1} threads, not {ours}; `entmtp" in err
+    ship(tmp_path, replace(made, num_threads=0))  # made before banks said so
+    assert "note:" not in method(capsys, command)[1]
+
+
 @pytest.mark.parametrize("name", ["target", "heads", "runtime", "number_format"])
 def test_T07_one_for_something_else_is_left_alone_or_refused(
     capsys: Capture, command: list[str], tmp_path: Path, made: MadeFor, name: str

@@ -97,6 +97,15 @@ def test_T07_a_bank_of_something_else_is_refused_by_name(
     assert not trace.exists()
 
 
+def test_T07_a_bank_of_other_threads_is_refused(
+    capsys: Capture, tmp_path: Path, made: MadeFor, command: list[str]
+) -> None:
+    path, more = tmp_path / "other.json", made.num_threads + 1
+    write_bank(bank_for(replace(made, num_threads=more)), path)
+    err = one_line([*command, "--bank", str(path)], capsys)
+    assert f"{path} was made for num threads {more}, not {made.num_threads}; make one" in err
+
+
 def test_T07_a_broken_bank_is_one_line(capsys: Capture, bank: Path, command: list[str]) -> None:
     bank.write_text(bank.read_text()[:-40])
     assert f"{bank} is broken (" in one_line([*command, "--bank", str(bank)], capsys)
@@ -158,6 +167,54 @@ def test_a_terminal_gets_colours_and_nothing_it_might_obey(
     monkeypatch.setenv("NO_COLOR", "1")
     assert run_command(["trace", "show", str(path)]) == 0
     assert capsys.readouterr().out.startswith("a[2Jb\n")
+
+
+STEP = {
+    "sample": 0,
+    "step": 0,
+    "num_nodes": 9,
+    "num_accepted": 1,
+    "expected_accepted": 0.5,
+    "entropy": 1.0,
+    "token_ids": [3, 4],
+    "text": "a",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 10**400) for name in STEP if name not in ("step", "token_ids", "text")),
+        *((name, float("inf")) for name in ("sample", "num_nodes", "num_accepted", "entropy")),
+        *((name, float("nan")) for name in ("expected_accepted", "entropy")),
+        *((name, -5) for name in ("sample", "num_nodes", "num_accepted", "expected_accepted")),
+        ("entropy", -5),
+        ("num_nodes", 0),
+        ("num_nodes", 10**9),
+        ("num_nodes", "9"),
+        ("num_nodes", 1),  # and one draft accepted
+        ("num_accepted", 0.5),
+        ("sample", True),
+        ("text", "\ud800"),
+        ("text", None),
+        ("token_ids", 3),
+        ("token_ids", "34"),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_step_that_cannot_be_is_one_line(
+    capsys: Capture, tmp_path: Path, name: str, value: object, flags: tuple[str, ...]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    for step in (STEP, STEP | {name: value}):
+        lines = [{"schema_version": 1}, step]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        show = ["trace", "show", str(path), *flags]
+        if step is STEP:
+            assert run_command(show) == 0
+            capsys.readouterr()
+        else:
+            assert f"{path}:2 is no step of a run (" in one_line(show, capsys)
 
 
 def test_what_cannot_be_shown(capsys: Capture, tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_T07_static_trees_of_other_heads_are_refused_by_name(tmp_path: Path) -> 
         read_static_trees(ours)
 
 
+@pytest.mark.parametrize("length", [10**400, float("nan"), float("inf"), -1, "1.5", True, None])
+def test_a_length_that_cannot_be_is_one_line(tmp_path: Path, length: object) -> None:
+    file = saved(tmp_path, 1) / "trees.json"
+    write_static_trees(tmp_path, [StaticTree(chain(2), 1.5)])
+    content = json.loads(file.read_text())
+    content["trees"][0]["mean_acceptance_length"] = length
+    file.write_text(json.dumps(content))
+    with pytest.raises(ArtefactError, match=r"trees\.json is broken \(.*; make it again with"):
+        read_static_trees(tmp_path)
+
+
 def test_heads_saved_again_unchanged_keep_their_trees(tmp_path: Path) -> None:
     write_static_trees(saved(tmp_path, 1), [StaticTree(chain(2), 1.5)])
     saved(tmp_path, 1)

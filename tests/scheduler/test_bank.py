@@ -59,13 +59,28 @@ def test_a_bank_of_the_second_version_takes_looks_for_free(tmp_path: Path) -> No
     write_bank(replace(bank, timing=replace(bank.timing, step_times=dear)), path)
     assert read_bank(path).timing.step_times == dear
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 3
+    assert content["schema_version"] == 4
     content["schema_version"] = 2
     for one in content["timing"]["step_times"]:
         assert one["times"].pop("root_seconds") == 0.25
         assert one["times"].pop("read_seconds") == 0.5
     path.write_text(json.dumps(content))
     assert read_bank(path) == bank
+
+
+def test_a_bank_of_the_third_version_is_for_any_number_of_threads(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    ours, more = replace(MADE_FOR, num_threads=2), replace(MADE_FOR, num_threads=8)
+    write_bank(bank_for(ours), path)
+    read_bank(path).check_made_for(ours)
+    with pytest.raises(ArtefactError, match="was made for num threads 2, not 8; make one with"):
+        read_bank(path).check_made_for(more)
+    content = json.loads(path.read_text())
+    content["schema_version"] = 3
+    assert content["made_for"].pop("num_threads") == 2
+    path.write_text(json.dumps(content))
+    for any_number in (ours, more):
+        read_bank(path).check_made_for(any_number)
 
 
 LIVE = (
@@ -170,7 +185,7 @@ def test_what_it_was_not_made_for_is_named(name: str, said: str) -> None:
 
 
 BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
-    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 3"),
+    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 4"),
     (lambda c: c.pop("schema_version"), "has schema version None"),
     (lambda c: c.pop("trees"), "bank holds .*, not"),
     (lambda c: c.update(more=1), "bank holds .*'more'"),
@@ -195,6 +210,25 @@ BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda c: c["acceptance"]["by_depth"][0]["levels"].reverse(), "never fall"),
     (lambda c: c["acceptance"]["by_depth"][0]["edges"].pop(), "one level more than edges"),
     (lambda c: c["acceptance"].update(stages={}), "stages is no list"),
+    (lambda c: c["timing"]["rates"].update(throughput=10**400), "rates.throughput is 1000"),
+    (lambda c: c["timing"]["rates"].update(throughput=1e130), r"rates.throughput is 1e\+130"),
+    (lambda c: c["made_from"].update(seed=-(10**30)), "made_from.seed is -1000"),
+    (lambda c: c["trees"][0]["tree"].append([10**130]), r"trees\[0\].tree\[2\]\[0\] is 1000"),
+    (lambda c: c["made_for"].update(machine="\ud800"), "made_for.machine holds half a surrogate"),
+    (lambda c: c["timing"]["rates"].update(throughput=-2), "a bank needs figures from 0 up"),
+    (lambda c: c["timing"]["oracle_bounds"].update({"full oracle": -1}), "figures from 0 up"),
+    (lambda c: c["timing"]["tokens_per_second"][0].update(value=9), "each inside its interval"),
+    (lambda c: c["trees"][0]["mean_acceptance_length"].update(low=-1), "figures from 0 up"),
+    (lambda c: c["timing"].update(sizes=[0, 3]), "a bank needs figures"),
+    (lambda c: c["timing"]["step_times"][0].update(num_tokens=-1), "a bank needs figures"),
+    (lambda c: c["acceptance"].update(reach=[1.5, 0.5, 0.5, 0.5]), "a bank needs figures"),
+    (lambda c: c["made_from"].update(num_prompts=-1), "a bank needs figures"),
+    (lambda c: c["made_from"].update(temperature=-0.5), "a bank needs figures"),
+    (lambda c: c["made_for"].update(num_threads=-1), "a bank needs figures"),
+    (
+        lambda c: c["timing"]["step_times"][0]["times"].update(width_seconds=[0, 0, 0, -1]),
+        "step times need .* nothing below 0",
+    ),
 ]
 
 

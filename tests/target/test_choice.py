@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from entmtp.data.cache import MANIFEST
 from entmtp.errors import ModelRefused
 from entmtp.target import TargetModel
 from entmtp.target.runtimes import choice
@@ -102,6 +104,29 @@ def test_a_winner_that_is_broken_today_is_replaced_aloud(caplog: pytest.LogCaptu
     assert picked == "slow"
     assert said[-1].startswith("runtime slow: ")
     assert "falling back from runtime eager" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"slow": [1, 1], "eager": [1, 1{"0" * 400}]}}',
+        '{"slow": [1, 1], "eager": [1, NaN]}',
+        '{"slow": [1, 1], "eager": [1, -1]}',
+        '{"slow": [1, 1], "eager": [1]}',
+        '{"slow": [1, 1], "eager": ["1", "1"]}',
+        "[1]",
+        "[" * 100_000,
+    ],
+)
+def test_times_that_cannot_be_are_probed_anew(kept: Path, text: str) -> None:
+    pick({"slow": slow, "eager": quick})
+    (path,) = kept.glob("probe-*/times.json")
+    path.write_text(text)
+    note = path.with_name(MANIFEST)
+    manifest = json.loads(note.read_text())
+    manifest["files"][path.name] = path.stat().st_size
+    note.write_text(json.dumps(manifest))
+    assert pick({"slow": slow, "eager": quick})[1][0] == "probing the runtimes slow, eager"
 
 
 def test_a_broken_file_of_times_is_probed_anew(kept: Path) -> None:

@@ -88,6 +88,17 @@ def test_T04_a_line_of_another_hand_is_named(tmp_path: Path) -> None:
         make_answers(model(), PROMPTS, file, CONFIG)
 
 
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", r'"\ud800"', "[" * 100_000])
+def test_T04_a_line_that_this_program_never_writes_is_named(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "answers.jsonl"
+    make_answers(model(), PROMPTS, file, CONFIG)
+    lines = file.read_text().splitlines(keepends=True)
+    spoilt = lines[1].replace('"temperature": ', f'"more": {value}, "temperature": ')
+    file.write_text("".join([lines[0], spoilt, *lines[2:]]))
+    with pytest.raises(BadInput, match=r"answers.jsonl:2: expected answer number 1"):
+        make_answers(model(), PROMPTS, file, CONFIG)
+
+
 def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
     long = Prompt("long", "", (Message("user", "x" * 300),))
     with pytest.warns(UserWarning, match="1 of 4 prompts have more than 255 tokens"):

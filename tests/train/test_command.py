@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from entmtp.cli.train_heads import run
 from entmtp.engine import Engine, GenerationParams
-from entmtp.errors import BadInput, HeadsError
+from entmtp.errors import ArtefactError, BadInput, HeadsError
 from entmtp.heads import load_heads, read_static_trees
 from entmtp.scheduler import StaticPolicy
 from entmtp.target.load import load_target
@@ -109,6 +109,14 @@ def test_trees_only_makes_trees_and_card_again_and_never_of_nothing(
     assert [entry["num_nodes"] for entry in report["trees"]][:4] == [2, 3, 4, 5]
     with pytest.raises(HeadsError, match="no such file or folder"):
         command(flags(model, tmp_path, "--trees-only", "--out", str(empty)))
+    # What the card is made of may be spoilt.
+    description = json.loads((heads / "heads.json").read_text())
+    for name, value in (("num_train_rows", "many"), ("validation", {"top_shares": {}})):
+        spoilt = description | {"provenance": description["provenance"] | {name: value}}
+        (heads / "heads.json").write_text(json.dumps(spoilt))
+        with pytest.raises(ArtefactError, match="do not say how they were trained"):
+            command(flags(model, tmp_path, "--trees-only"))
+        assert (heads / "README.md").read_bytes() == before["README.md"]
 
 
 def test_training_starts_from_heads_of_the_same_sizes(model: Path, tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ HOSTILE = [
     f"[[{'9' * 5000}]]",
     f"[[0x{'f' * 5000}]]",
     f"[[0x{'f' * 5000}, 0]]",
+    f"{{'topk': 0x{'f' * 5000}, 'steps': 1, 'num_draft_tokens': 2}}",
+    f'{{"topk": 1{"0" * 4000}, "steps": 1, "num_draft_tokens": 0}}',
     "a = __import__('os').system('true')",
     "[print('x')]",
     "\x00",

@@ -28,7 +28,7 @@ from entmtp.calibrate.fit import (
 from entmtp.calibrate.monotone import bins_of
 from entmtp.calibrate.offer import Offer, choose_offer
 from entmtp.calibrate.options import Options, bank_options
-from entmtp.calibrate.oracle import OracleBounds, oracle_bounds
+from entmtp.calibrate.oracle import BankBounds, OracleBounds, bank_bounds, oracle_bounds
 from entmtp.calibrate.perstep import fit_node_values
 from entmtp.calibrate.pool import candidate_trees
 from entmtp.calibrate.scores import Score, scores
@@ -83,10 +83,15 @@ class Candidates:
         return tuple(self.trees[place] for place in places)
 
     def oracle(self) -> OracleBounds:
-        """What any scheduler could still win."""
-        offered = self.pick(self.offer.offered)
+        """What any scheduler could still win over the last of the chosen trees."""
+        static, offered = self.trees[self.offer.chosen[-1]], self.pick(self.offer.offered)
         values = fit_node_values(self.trace)
-        return oracle_bounds(self.trace, self.times, self.trees, offered, values)
+        return oracle_bounds(self.trace, self.times, self.trees, static, offered, values)
+
+    def bounds_over(self, static: Tree) -> dict[str, float]:
+        """Those of the bank's trees, by name, where another one is the static tree."""
+        offered = self.pick(self.offer.offered)
+        return _of_bank(bank_bounds(self.trace, self.times, static, offered))
 
 
 def assemble(
@@ -185,12 +190,19 @@ def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Ti
 def _bounds(bounds: OracleBounds) -> dict[str, float]:
     return {
         "plain": bounds.plain,
-        "best_static": bounds.best_static.tokens_per_second,
-        "bank_this_step": bounds.bank_this_step,
-        "bank_perfect": bounds.bank_perfect,
+        "fastest_static": bounds.fastest_static.tokens_per_second,
+        **_of_bank(bounds.bank),
         "fixed_size": bounds.fixed_size.tokens_per_second,
         "perfect_size": bounds.perfect_size,
         "full": bounds.full,
+    }
+
+
+def _of_bank(bounds: BankBounds) -> dict[str, float]:
+    return {
+        "best_static": bounds.best_static.tokens_per_second,
+        "bank_this_step": bounds.this_step,
+        "bank_perfect": bounds.perfect,
     }
 
 

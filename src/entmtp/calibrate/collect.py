@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from entmtp.calibrate.answers import AnswerConfig, Group, answer_group, plan_groups, question_key
+from entmtp.calibrate.done_work import group_of, log_probs_of, ranks_of
 from entmtp.calibrate.files import finished
 from entmtp.calibrate.origin import Origin
 from entmtp.calibrate.ranks import see, true_ranks, wide_log_probs
@@ -177,14 +178,16 @@ class _Run:
         for number in range(len(self.plan)):
             group = self._group(number)
             path = self.folder / f"ranks-{name}-{number:05d}.safetensors"
-            ranks.append(finished(path, partial(self._ranks, group))["ranks"])
+            found = finished(path, partial(self._ranks, group))
+            ranks.append(ranks_of(path, found, len(group.root), self.heads.num_draft_heads))
             groups.append(group._replace(hidden=torch.empty(0)))
         tree = self.config.wide_tree or wide_tree(torch.cat(ranks).numpy())
         name = f"{name}-{hashlib.sha256(repr(tree.paths).encode()).hexdigest()[:8]}"
         drafts = []
         for number in range(len(self.plan)):
             path = self.folder / f"draft-{name}-{number:05d}.safetensors"
-            drafts.append(finished(path, partial(self._draft, number, tree))["log_probs"])
+            found = finished(path, partial(self._draft, number, tree))
+            drafts.append(log_probs_of(path, found, len(ranks[number]), tree.num_nodes))
             self.progress("draft", sum(map(len, self.plan[: number + 1])), self.num_rows)
         return self._trace(groups, torch.cat(ranks), tree, torch.cat(drafts))
 
@@ -199,7 +202,8 @@ class _Run:
             questions = self.plan[number]
             return answer_group(self.target, questions, self.config.answers, tell)._asdict()
 
-        group = Group(**finished(self.folder / f"answers-{number:05d}.safetensors", make))
+        path = self.folder / f"answers-{number:05d}.safetensors"
+        group = group_of(path, finished(path, make), self.plan[number], self.target)
         tell(len(self.plan[number]))
         return group
 

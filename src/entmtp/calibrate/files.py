@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from entmtp.data.strict_json import parse_json
 from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError
 
@@ -36,7 +37,7 @@ def read_json(path: Path, schema_version: int) -> dict[str, Any]:
         ArtefactError: it cannot be read, is no JSON object, or of another version.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         found = content["schema_version"]
     except BROKEN as error:
         raise broken(path, error) from error

@@ -17,6 +17,7 @@ prompts; if that favours anyone, it favours them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from entmtp.calibrate.monotone import Floats
 from entmtp.calibrate.rehearse import BASELINE, Rehearsed
 from entmtp.calibrate.throughput import Evaluation
 from entmtp.measure.statistics import geometric_mean_interval
+from entmtp.scheduler import TreeBank
 from entmtp.scheduler.bank import Finalist, Interval
 
 MAX_STATICS = 4
@@ -198,6 +200,19 @@ def _against(base: str, name: str, rounds: Sequence[Round]) -> tuple[Interval, i
 
 def _rate(answered: Answered) -> float:
     return answered.num_tokens / answered.seconds
+
+
+def with_finalists(bank: TreeBank, candidates: Candidates, live: Sequence[Finalist]) -> TreeBank:
+    """The bank with its finalists and what they decide.
+
+    They may have chosen another static tree than replay: what choosers could win is then over it.
+    """
+    timing = replace(bank.timing, live=tuple(live), recommended=recommend(live))
+    settled = replace(bank, timing=timing)
+    if settled.best_static == bank.best_static:
+        return settled
+    bounds = {**timing.oracle_bounds, **candidates.bounds_over(settled.best_static)}
+    return replace(settled, timing=replace(timing, oracle_bounds=bounds))
 
 
 def recommend(live: Sequence[Finalist]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from entmtp.calibrate.files import BROKEN, broken, read_json, write_json
 from entmtp.calibrate.monotone import rising
 from entmtp.calibrate.origin import Origin
+from entmtp.data.strict_json import count, number
 from entmtp.errors import BadInput, TreeError
 from entmtp.scheduler.times import AtContext, StepTimes
 from entmtp.trees import Tree, chain
@@ -188,11 +189,11 @@ def read_latency(
         table = LatencyTable(
             origin=Origin(**content["origin"]),
             machine=dict(content["machine"]),
-            batch_size=int(content["batch_size"]),
-            accepted_seconds=float(content["accepted_seconds"]),
+            batch_size=count(content["batch_size"], 1),
+            accepted_seconds=number(content["accepted_seconds"], None),
             entries=tuple(_entry(fields) for fields in content["entries"]),
             switches=tuple(_switch(fields) for fields in content["switches"]),
-            looks=Looks(**{name: float(content["looks"][name]) for name in Looks._fields}),
+            looks=Looks(**{name: number(content["looks"][name], None) for name in Looks._fields}),
         )
         table.times(0)
     except (*BROKEN, TreeError, BadInput) as error:
@@ -205,21 +206,25 @@ def read_latency(
 
 
 def _switch(fields: Mapping[str, Any]) -> TimedSwitch:
-    context, num_samples = float(fields["context"]), int(fields["num_samples"])
-    return TimedSwitch(context, num_samples, _spread(fields["seconds"]))
+    context, num_samples = number(fields["context"]), count(fields["num_samples"])
+    return TimedSwitch(context, num_samples, _spread(fields["seconds"], None))
 
 
-def _spread(seconds: Sequence[Any]) -> Spread:
-    return Spread(*map(float, seconds))
+def _spread(seconds: Sequence[Any], least: float | None = 0.0) -> Spread:
+    """Raises ValueError: they are no quartiles, or lie below `least`."""
+    spread = Spread(*(number(each, least) for each in seconds))
+    if list(spread) != sorted(spread):
+        raise ValueError(f"{list(spread)} are no quartiles")
+    return spread
 
 
 def _entry(fields: Mapping[str, Any]) -> TimedTree:
     spreads = {name: _spread(fields[name]) for name in _Parts._fields}
     return TimedTree(
         tree=Tree.from_paths(fields["tree"]),
-        context=float(fields["context"]),
-        num_samples=int(fields["num_samples"]),
-        num_accepted=float(fields["num_accepted"]),
+        context=number(fields["context"]),
+        num_samples=count(fields["num_samples"]),
+        num_accepted=number(fields["num_accepted"]),
         **spreads,
     )
 

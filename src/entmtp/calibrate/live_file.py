@@ -2,11 +2,14 @@
 
 Knows: the file. Does not know: engines, banks.
 
-A file of other banks or settings, or one that cannot be read, is no error: times are measured anew.
+A file of other banks or settings, or one that cannot be read or was changed by anybody else, is no
+error: times are measured anew.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +19,7 @@ from entmtp.calibrate.files import BROKEN, read_json, write_json
 from entmtp.calibrate.finalists import Answered, Finalists, Round
 from entmtp.errors import ArtefactError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass
@@ -45,13 +48,15 @@ def write_done(path: Path, done: Done) -> None:
         "seconds": done.seconds,
         "rounds": [[row, dict(round_)] for row, round_ in done.rounds.items()],
     }
-    write_json(path, content)
+    write_json(path, content | {"digest": _digest(content)})
 
 
 def read_done(path: Path, made_with: Mapping[str, Any]) -> Done | None:
     """What was done with just this; None if nothing was."""
     try:
         content = read_json(path, SCHEMA_VERSION)
+        if content.pop("digest") != _digest(content):
+            return None
         if content["made_with"] != dict(made_with):
             return None
         names = content["finalists"]
@@ -66,3 +71,8 @@ def read_done(path: Path, made_with: Mapping[str, Any]) -> Done | None:
         )
     except (*BROKEN, ArtefactError, AttributeError):
         return None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Of all else in the file, as it is read back."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -4,13 +4,16 @@ Knows: traces, times, banks, node values. Does not know: policies.
 
 Each bound is the rate of a chooser that knows more than a policy may:
 
-    best_static       no choice at all: the fastest tree, always
+    best_static       no choice at all: the bank's static tree, always
+    fastest_static    the same of the candidate that is fastest on this trace: a bank takes a larger
+                      tree only where that is surely faster, so its own may be a smaller one
     bank_this_step    of a bank: what each tree accepts now, but not what later steps bring
     bank_perfect      of a bank: everything that will come
     fixed_size        the same number of nodes each step, ranked anew each step
     perfect_size      the same ranking, cut each step right behind the last true node, at its level
     full              only the true path is verified, as deep as a head has the true token at all
 
+The choosers of a bank have its static tree among their trees, so they are never slower than it.
 The last two know how deep to draft too. What they may choose knows everything that will come.
 Switching between sizes costs a bound nothing.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,49 +48,68 @@ class FixedSize:
     tokens_per_second: float
 
 
+class BankBounds(NamedTuple):
+    """Of a bank's trees, in tokens a second; each knows more than the one before."""
+
+    best_static: Prediction
+    this_step: float
+    perfect: float
+
+
 @dataclass(frozen=True)
 class OracleBounds:
     """Tokens a second while decoding."""
 
     plain: float
-    best_static: Prediction
-    bank_this_step: float
-    bank_perfect: float
+    fastest_static: Prediction
+    bank: BankBounds
     fixed_size: FixedSize
     perfect_size: float
     full: float
 
     def gain(self, tokens_per_second: float) -> float:
-        """Over the best static tree; 0.05 for 5 % more."""
-        return tokens_per_second / self.best_static.tokens_per_second - 1
+        """Over the bank's static tree; 0.05 for 5 % more."""
+        return tokens_per_second / self.bank.best_static.tokens_per_second - 1
 
 
 def oracle_bounds(
     trace: RankTrace,
     times: StepTimes,
-    statics: Sequence[Tree],
+    candidates: Sequence[Tree],
+    static: Tree,
     bank: Sequence[Tree],
     values: NodeValues | None = None,
 ) -> OracleBounds:
     """All bounds over one trace.
 
     Args:
-        statics: candidates for the best static tree.
-        bank: what the bank's choosers choose from.
+        candidates: of which the bank's trees are some.
+        static: the bank's own static tree.
+        bank: what the bank's choosers choose from, beside that.
         values: of the nodes of the wide tree; the heads' own word without.
     """
-    best = evaluate(trace, [*statics, *bank], times).best
-    options = bank_options(trace, bank, replace(times, switch_seconds=0.0))
     worth = worths(trace, values)
     return OracleBounds(
         plain=1 / times.step(ROOT.num_nodes, 0),
-        best_static=best,
-        bank_this_step=options.tokens_per_second(greedy(options)),
-        bank_perfect=options.tokens_per_second(fastest(options)),
+        fastest_static=evaluate(trace, [*candidates, static], times).best,
+        bank=bank_bounds(trace, times, static, bank),
         fixed_size=best_fixed_size(trace, times, worth),
         perfect_size=_rate(_perfect_size_options(trace, times, worth)),
         full=_rate(_full_options(trace, times)),
     )
+
+
+def bank_bounds(
+    trace: RankTrace, times: StepTimes, static: Tree, bank: Sequence[Tree]
+) -> BankBounds:
+    """What the trees of a bank bring, `static` always or any of them."""
+    best = evaluate(trace, [static], times).best
+    trees = list(dict.fromkeys((static, *bank)))
+    options = bank_options(trace, trees, replace(times, switch_seconds=0.0))
+    # Who knows this step alone may be misled by it, and then does better to keep to one tree.
+    this_step = max(best.tokens_per_second, options.tokens_per_second(greedy(options)))
+    perfect = max(this_step, options.tokens_per_second(fastest(options)))
+    return BankBounds(best, this_step, perfect)
 
 
 def best_fixed_size(trace: RankTrace, times: StepTimes, worth: Floats) -> FixedSize:

@@ -144,7 +144,7 @@ def _bounds(axes: Any, numbers: Numbers) -> None:
     bounds = numbers["oracle_bounds"]
     names = list(bounds)[::-1]
     colours = [
-        GREY if name == "plain" else BLUE if name == "best_static" else GREEN for name in names
+        GREY if name == "plain" else BLUE if name.endswith("_static") else GREEN for name in names
     ]
     axes.barh(range(len(names)), [bounds[name] for name in names], color=colours)
     for place, name in enumerate(names):
@@ -170,7 +170,7 @@ def _policies(axes: Any, numbers: Numbers) -> None:
         )
     axes.axvline(0, color="#555555", lw=1)
     axes.set_yticks(range(len(shown)), [name for name, _, _ in shown], fontsize=7)
-    axes.set(xlabel="% over the best static tree, on rows it was not fitted on (95 % interval)")
+    axes.set(xlabel="% over the static tree, on rows it was not fitted on (95 % interval)")
 
 
 def _live(axes: Any, numbers: Numbers) -> None:
@@ -197,7 +197,7 @@ def _live(axes: Any, numbers: Numbers) -> None:
     axes.axvline(0, color="#555555", lw=1)
     names = [f"{finalist_name(one)} ({one['num_prompts']} prompts)" for one in reversed(others)]
     axes.set_yticks(range(len(others)), names, fontsize=8)
-    axes.set(xlabel=f"% over {finalist_name(best)}, the fastest static tree")
+    axes.set(xlabel=f"% over {finalist_name(best)}, the bank's static tree")
     axes.margins(y=0.2)
     if others:
         axes.legend()

@@ -24,7 +24,7 @@ import numpy as np
 from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_in
-from entmtp.calibrate.finalists import conclude, find_finalists, recommend, static_name
+from entmtp.calibrate.finalists import conclude, find_finalists, static_name, with_finalists
 from entmtp.calibrate.latency_table import LatencyTable
 from entmtp.calibrate.live import LiveConfig, LiveStage
 from entmtp.calibrate.refit import unseeing
@@ -142,7 +142,7 @@ def _calibrate(
     with _counted(seconds, "live"):
         judged = _Judged(bank, candidates, folds, rehearsed)
         live = _live(target, heads, questions, judged, timed, config, progress)
-    bank = replace(bank, timing=replace(bank.timing, live=live, recommended=recommend(live)))
+    bank = with_finalists(bank, candidates, live)
     write_bank(bank, out)
     timed.forget()
     return Calibration(bank, stored, table, clock, candidates, rehearsed, seconds)

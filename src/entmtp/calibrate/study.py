@@ -46,6 +46,8 @@ def study(made: Calibration) -> Numbers:
         "seconds": dict(made.seconds),
         "recommended": bank.timing.recommended,
         "oracle_bounds": dict(bank.timing.oracle_bounds),
+        "static_num_nodes": bank.best_static.num_nodes,
+        "fastest_static_num_nodes": made.candidates.evaluation.best.tree.num_nodes,
         "trees": _trees(made),
         "ladder": asdict(bank.timing.ladder),
         "hysteresis": asdict(bank.timing.hysteresis),

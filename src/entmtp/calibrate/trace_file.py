@@ -21,9 +21,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from entmtp.calibrate.done_work import ROUNDING
 from entmtp.calibrate.files import BROKEN, broken, check_schema, tensors_written
 from entmtp.calibrate.origin import Origin
-from entmtp.calibrate.trace import RankTrace
+from entmtp.calibrate.trace import MISS, RankTrace
+from entmtp.data.strict_json import parse_json
 from entmtp.data.whole import whole
 from entmtp.errors import TreeError
 from entmtp.trees import Tree
@@ -78,7 +80,7 @@ def read_trace(path: Path, wanted: Origin | None = None) -> StoredTrace:
     """
     try:
         with safe_open(path, "np") as file:
-            content = json.loads((file.metadata() or {})[_ENTRY])
+            content = parse_json((file.metadata() or {})[_ENTRY])
             check_schema(path, content["schema_version"], SCHEMA_VERSION)
             arrays = {name: file.get_tensor(name) for name in _TYPES}
         trace = RankTrace(
@@ -116,3 +118,16 @@ def _check(trace: RankTrace) -> None:
         raise ValueError(f"row_starts do not divide {num_starts} starts")
     if trace.wide_tree.depth > num_heads or (trace.ranks < 0).any():
         raise ValueError("ranks are negative, or fewer than the tree is deep")
+    # What is not a number compares false.
+    for name, is_right in (
+        ("ranks", trace.ranks <= MISS),
+        ("log_probs", trace.log_probs <= ROUNDING),
+        (
+            "root_probability",
+            (trace.root_probability >= 0) & (trace.root_probability <= 1 + ROUNDING),
+        ),
+        ("root_entropy", (trace.root_entropy >= -ROUNDING) & np.isfinite(trace.root_entropy)),
+        ("prompt_lengths", trace.prompt_lengths >= 0),
+    ):
+        if not is_right.all():
+            raise ValueError(f"{name} holds what is none")

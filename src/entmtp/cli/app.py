@@ -96,6 +96,8 @@ def run_command(arguments: Sequence[str]) -> int:
         if type(error).__name__ != "OutOfMemoryError":  # torch's: naming it would import torch
             raise
         return _complain(f"out of memory: {error}; use fewer tokens, a smaller dtype or model")
+    if code == INTERRUPTED:  # what Typer makes of Ctrl-C inside a verb
+        _complain("interrupted")
     return code if isinstance(code, int) else 0
 
 

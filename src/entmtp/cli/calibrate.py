@@ -17,7 +17,7 @@ from entmtp.calibrate.live import LiveConfig
 from entmtp.calibrate.live_numbers import finalist_name, live_numbers
 from entmtp.calibrate.pictures import need_matplotlib
 from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
-from entmtp.calibrate.report import check_place, write_report
+from entmtp.calibrate.report import check_place, given_up, write_report
 from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
 from entmtp.calibrate.work_folder import is_ours, work_folder
@@ -207,30 +207,31 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
         f"{places.out}: trees of {sizes} nodes, and {len(bank.offer)} to choose from step by step"
     )
     print(
-        f"tokens/s as predicted: plain {bounds['plain']:.1f}, best static tree"
-        f" {bounds['best_static']:.1f}; who knew the future: choosing among the bank's trees"
-        f" {bounds['bank_perfect']:.1f}, the true path alone {bounds['full']:.1f}; one number of"
-        f" nodes, ranked anew in each step {bounds['fixed_size']:.1f}"
+        f"tokens/s as predicted: plain {bounds['plain']:.1f}, the bank's static tree (nodes:"
+        f" {bank.best_static.num_nodes}) {bounds['best_static']:.1f}; who knew the future: choosing"
+        f" among the bank's trees {bounds['bank_perfect']:.1f}, the true path alone"
+        f" {bounds['full']:.1f}; one number of nodes, ranked anew in each step"
+        f" {bounds['fixed_size']:.1f}"
     )
+    if words := given_up(bounds, made.candidates.evaluation.best.tree.num_nodes):
+        print(words)
     for one in made.rehearsed[1:]:
         gain = one.replayed
         sure = ""
         if gain.low is not None and gain.high is not None:
             sure = f" ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-        print(
-            f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the best static tree, by replay"
-        )
+        print(f"  {gain.name:<11} {100 * gain.gain:+.1f} %{sure} over the static tree, by replay")
     _tell_live(bank)
     print(f"recommended: {bank.timing.recommended}")
     note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))
 
 
 def _tell_live(bank: TreeBank) -> None:
-    """Each finalist beside the best static tree."""
+    """Each finalist beside the bank's static tree, which need not be the fastest of them."""
     if not bank.timing.live:
         return
     best, *others = live_numbers(bank)
-    print(f"live, over {finalist_name(best)}:")
+    print(f"live, over the bank's {finalist_name(best)}:")
     for one in others:
         value, low, high = (100 * (one["measured"][key] - 1) for key in ("value", "low", "high"))
         print(
@@ -249,6 +250,8 @@ def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
         "recommended": bank.timing.recommended,
         "num_nodes": [tree.num_nodes for tree in bank.bank],
         "num_nodes_offered": [tree.num_nodes for tree in bank.offer],
+        "static_num_nodes": bank.best_static.num_nodes,
+        "fastest_static_num_nodes": made.candidates.evaluation.best.tree.num_nodes,
         "oracle_bounds": dict(bank.timing.oracle_bounds),
         "policies": [one.replayed._asdict() for one in made.rehearsed],
         "live": live_numbers(bank),

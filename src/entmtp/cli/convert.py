@@ -73,6 +73,7 @@ def heads(
                     "num_layers": config.num_layers,
                     "draft_vocab_size": config.draft_vocab_size,
                     "model": target.name,
-                }
+                },
+                allow_nan=False,
             )
         )

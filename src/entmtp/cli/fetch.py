@@ -36,7 +36,8 @@ def run(
     print(f"{name}: {DESCRIPTIONS[name]}")
     print(f"in {path}")
     if as_json:
-        print(json.dumps({"name": name, "description": DESCRIPTIONS[name], "path": str(path)}))
+        found = {"name": name, "description": DESCRIPTIONS[name], "path": str(path)}
+        print(json.dumps(found, allow_nan=False))
 
 
 def fetch(name: str, progress: Progress) -> Path:

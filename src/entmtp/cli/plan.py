@@ -11,7 +11,7 @@ from typing import NamedTuple
 from entmtp.cli.options import DEFAULT_HEADS, DraftOptions
 from entmtp.engine.shipped_bank import kind_of, shipped_banks
 from entmtp.errors import BadInput
-from entmtp.heads import default_tree, locate_heads, read_static_trees
+from entmtp.heads import default_tree, locate_heads, trees_to_mix
 from entmtp.scheduler import (
     Adaptation,
     PlainPolicy,
@@ -23,7 +23,7 @@ from entmtp.scheduler import (
     read_bank,
 )
 from entmtp.target.embedded import EMBEDDED
-from entmtp.trees import ROOT, Tree, medusa_63, tree_by_name
+from entmtp.trees import medusa_63, tree_by_name
 
 NEED_A_BANK = ("ladder", "hysteresis", "throughput", "per-step")
 ADAPT = ("throughput", "per-step")
@@ -111,7 +111,7 @@ def _plan(
             " one), or --policy static"
         )
     if policy == "random":
-        return DraftPlan(folder, RandomPolicy(_trees_to_mix(folder)), options.acceptance)
+        return DraftPlan(folder, RandomPolicy(trees_to_mix(folder)), options.acceptance)
     tree = default_tree(folder) if options.tree is None else tree_by_name(options.tree)
     return DraftPlan(folder, StaticPolicy(tree), options.acceptance)
 
@@ -148,10 +148,6 @@ def _check_meanings(options: DraftOptions, policy: str | None) -> None:
                 f"{flag} means nothing to policy {policy or 'static'}; give --bank FILE and"
                 f" --policy {' or '.join(policies)}"
             )
-
-
-def _trees_to_mix(folder: Path) -> tuple[Tree, ...]:
-    return (ROOT, default_tree(folder), *(entry.tree for entry in read_static_trees(folder)))
 
 
 def method_name(policy: TreePolicy, kind: str | None) -> str:

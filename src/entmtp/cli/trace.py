@@ -56,7 +56,7 @@ def show(
         print("".join(shaded(step) for step in run.steps))
         print(summary(run))
     if as_json:
-        print(json.dumps(figures(run)))
+        print(json.dumps(figures(run), allow_nan=False))
 
 
 def _samples(run: LoggedRun) -> str:

@@ -296,7 +296,7 @@ def _report_trees(out: Path, trees: list[StaticTree], as_json: bool) -> None:
             {"num_nodes": tree.num_nodes, "depth": tree.depth, "mean_acceptance_length": length}
             for tree, length in trees
         ]
-        print(json.dumps({"path": str(out), "trees": entries}))
+        print(json.dumps({"path": str(out), "trees": entries}, allow_nan=False))
 
 
 def _report(trained: TrainedHeads, as_json: bool) -> None:
@@ -306,4 +306,4 @@ def _report(trained: TrainedHeads, as_json: bool) -> None:
     for name, value in lengths.items():
         print(f"  {name:<12} {value:.3f}")
     if as_json:
-        print(json.dumps({"path": str(trained.path), **trained.provenance}))
+        print(json.dumps({"path": str(trained.path), **trained.provenance}, allow_nan=False))

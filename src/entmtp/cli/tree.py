@@ -49,7 +49,7 @@ def show(
     print(draw_tree(shown))
     print(summary(shown))
     if as_json:
-        print(json.dumps(description(shown)))
+        print(json.dumps(description(shown), allow_nan=False))
 
 
 @app.command("convert")

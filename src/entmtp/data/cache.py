@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from entmtp.data.strict_json import parse_json
 from entmtp.errors import FetchError
 
 CACHE_VARIABLE = "ENTMTP_CACHE"
@@ -69,7 +70,7 @@ def write_manifest(
 def is_complete(folder: Path, source: Mapping[str, str]) -> bool:
     """Whether `folder` was made from `source` and still has every file at its full size."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         return bool(
             manifest["schema_version"] == SCHEMA_VERSION
             and manifest["source"] == dict(source)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from entmtp.data.strict_json import parse_json
 from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError
 
@@ -50,7 +51,7 @@ def describe_changes(found: MadeWith, wanted: MadeWith) -> str:
 def read_made_with(path: Path) -> dict[str, Any]:
     """What stands in a file beside the work; nothing where there is no readable one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -17,11 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from entmtp.data.strict_json import count, number, parse_json
 from entmtp.engine.events import Event, FinishEvent
 from entmtp.errors import ArtefactError
 from entmtp.scheduler.record import as_json
 
 SCHEMA_VERSION = 1
+MAX_ROWS = 1_000_000
+"""No step verifies more."""
+_ROUNDING = 1e-3
+"""By which an entropy of nothing may lie below 0."""
 
 
 class DecisionLog:
@@ -103,39 +108,52 @@ def read_decisions(path: Path) -> LoggedRun:
             " of --trace-out"
         )
     steps = []
-    for number, line in enumerate(lines[1:], start=2):
-        entry = _object(path, number, line)
+    for line_number, line in enumerate(lines[1:], start=2):
+        entry = _object(path, line_number, line)
         try:
             steps.append(_step(entry))
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtefactError(
-                f"{path}:{number} is no step of a run ({error!r}); make the file again with"
-                " --trace-out"
-            ) from error
+            raise _no_step(path, line_number, repr(error)) from error
     return LoggedRun(about, tuple(steps))
 
 
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+def _no_step(path: Path, line_number: int, reason: str) -> ArtefactError:
+    return ArtefactError(
+        f"{path}:{line_number} is no step of a run ({reason}); make the file again with --trace-out"
+    )
+
+
+def _object(path: Path, line_number: int, line: str) -> dict[str, Any]:
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        entry = parse_json(line)
+    except json.JSONDecodeError as error:
         raise ArtefactError(
-            f"{path}:{number} is not JSON ({error}); give a file of --trace-out"
+            f"{path}:{line_number} is not JSON ({error}); give a file of --trace-out"
         ) from error
+    except ValueError as error:
+        raise _no_step(path, line_number, str(error)) from error
     if not isinstance(entry, dict):
-        raise ArtefactError(f"{path}:{number} is no JSON object; give a file of --trace-out")
+        raise ArtefactError(f"{path}:{line_number} is no JSON object; give a file of --trace-out")
     return entry
 
 
 def _step(entry: Mapping[str, Any]) -> LoggedStep:
+    """Raises KeyError, TypeError, ValueError: no step of this program could have left it."""
     is_step = entry["step"] is not None
+    num_nodes = count(entry["num_nodes"], 1) if is_step else None
+    num_accepted = count(entry["num_accepted"]) if is_step else 0
+    if num_nodes is not None and not num_accepted < num_nodes <= MAX_ROWS:
+        raise ValueError(f"{num_accepted} drafts accepted of {num_nodes} rows")
+    text, token_ids = entry["text"], entry["token_ids"]
+    if not isinstance(text, str) or not isinstance(token_ids, list):
+        raise TypeError("its text is no text, or its token_ids are no list")
     expected, entropy = entry.get("expected_accepted"), entry.get("entropy")
     return LoggedStep(
-        sample=int(entry["sample"]),
-        text=str(entry["text"]),
-        num_tokens=len(entry["token_ids"]),
-        num_nodes=int(entry["num_nodes"]) if is_step else None,
-        num_accepted=int(entry["num_accepted"]) if is_step else 0,
-        expected_accepted=None if expected is None else float(expected),
-        entropy=None if entropy is None else float(entropy),
+        sample=count(entry["sample"]),
+        text=text,
+        num_tokens=len(token_ids),
+        num_nodes=num_nodes,
+        num_accepted=num_accepted,
+        expected_accepted=None if expected is None else number(expected),
+        entropy=None if entropy is None else number(entropy, -_ROUNDING),
     )

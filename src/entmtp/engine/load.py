@@ -12,12 +12,21 @@ from entmtp.engine.engine import Engine
 from entmtp.engine.made_for import made_for
 from entmtp.engine.shipped_bank import kind_of, machine_note, shipped_bank_for, shipped_banks
 from entmtp.errors import BadInput
-from entmtp.heads import DraftHeads, default_tree, load_heads, locate_heads
-from entmtp.scheduler import StaticPolicy, TreePolicy, policy_from_bank, read_bank
+from entmtp.heads import DraftHeads, default_tree, load_heads, locate_heads, trees_to_mix
+from entmtp.scheduler import (
+    RandomPolicy,
+    StaticPolicy,
+    TreePolicy,
+    policy_from_bank,
+    read_bank,
+)
+from entmtp.scheduler.registry import POLICIES
 from entmtp.target import TargetModel
 from entmtp.target.load import load_target
 from entmtp.trees import Tree, tree_by_name
 
+_WITHOUT_BANK = ("plain", "static", "random")
+"""Policies that need none."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +54,9 @@ def load(
             bank for such text that comes with shipped heads. Without it and without a tree,
             shipped heads use the bank that comes with them if it fits, and else the heads' own
             tree of 16 nodes.
-        policy: of the bank; the one that it recommends where it is left out.
+        policy: of the bank; the one that it recommends where it is left out. Without a bank also
+            `plain` (no drafts, whatever the heads), `static` (the tree, or else the heads' own of
+            16 nodes) and `random` (another one of theirs in each step, for tests).
         dtype: `float32` and `int8` (openvino, compiled; it rounds the weights), in which
             speculative output equals plain output to the token; `bfloat16`, `float16`; or `auto`:
             int8 on those, else bfloat16.
@@ -55,20 +66,36 @@ def load(
     Raises:
         EntmtpError: something does not exist or does not fit; the message says what to do.
     """
-    is_scheduled = bank is not None or policy is not None
-    if tree is not None and is_scheduled:
-        raise BadInput("a tree and a bank or its policy contradict each other; leave one out")
-    if heads is None and (tree is not None or is_scheduled):
-        raise BadInput("a tree, a bank and a policy are for draft heads; give heads, too")
+    _check(heads, tree, bank, policy)
     target = load_target(model, dtype, device, runtime=runtime)
-    if heads is None:
+    if heads is None or policy == "plain":
         return Engine(target, max_batch_size=max_batch_size)
     loaded = load_heads(heads, target)
-    if tree is None:
-        chosen = _scheduled(heads, target, loaded, bank, policy)
+    if tree is not None:
+        chosen: TreePolicy = StaticPolicy(tree_by_name(tree) if isinstance(tree, str) else tree)
+    elif bank is None and policy == "static":
+        chosen = StaticPolicy(default_tree(locate_heads(heads)))
+    elif policy == "random":
+        chosen = RandomPolicy(trees_to_mix(locate_heads(heads)))
     else:
-        chosen = StaticPolicy(tree_by_name(tree) if isinstance(tree, str) else tree)
+        chosen = _scheduled(heads, target, loaded, bank, policy)
     return Engine(target, loaded, chosen, max_batch_size=max_batch_size)
+
+
+def _check(
+    heads: str | None, tree: str | Tree | None, bank: str | Path | None, policy: str | None
+) -> None:
+    """Raises BadInput: these contradict one another, or there is no such policy."""
+    known = sorted({*_WITHOUT_BANK, *POLICIES})
+    if policy is not None and policy not in known:
+        raise BadInput(f"no policy is called {policy!r}; known: {', '.join(known)}")
+    if tree is not None and (bank is not None or policy not in (None, "static")):
+        raise BadInput("a tree and a bank or its policy contradict each other; leave one out")
+    if bank is not None and policy in _WITHOUT_BANK and policy != "static":
+        raise BadInput(f"a bank and policy {policy} contradict each other; leave one out")
+    is_drafted = tree is not None or bank is not None or policy not in (None, "plain")
+    if heads is None and is_drafted:
+        raise BadInput("a tree, a bank and a policy are for draft heads; give heads, too")
 
 
 def _scheduled(

@@ -5,6 +5,8 @@ Knows: loaded models and heads. Does not know: banks, files.
 
 from __future__ import annotations
 
+import torch
+
 from entmtp.heads import DraftHeads
 from entmtp.heads.fingerprint import heads_fingerprint
 from entmtp.scheduler import MadeFor
@@ -20,4 +22,5 @@ def made_for(target: TargetModel, heads: DraftHeads) -> MadeFor:
         runtime=target.runtime,
         number_format=target.number_format,
         machine=machine_name(target.device),
+        num_threads=torch.get_num_threads() if target.device.type == "cpu" else 0,
     )

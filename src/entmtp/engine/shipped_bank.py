@@ -6,8 +6,9 @@ Each runtime has one for text of all kinds, which is used by default; the defaul
 one for each of some kinds, which are used by name.
 
 A shipped bank serves the target, heads, runtime and number format that it was made for. On another
-machine of that kind its step times are not right to the last percent, but still a better guess
-than none: they are used with a note. A bank that a user names must fit the machine too.
+machine of that kind, or with another number of threads, its step times are not right to the last
+percent, but still a better guess than none: they are used with a note. A bank that a user names
+must fit the machine and its threads too.
 """
 
 from __future__ import annotations
@@ -58,15 +59,22 @@ def shipped_bank_for(wanted: MadeFor, banks: Sequence[TreeBank]) -> TreeBank | N
 
 
 def serves(bank: TreeBank, wanted: MadeFor) -> bool:
-    """Whether a shipped bank may be used, on whatever machine."""
-    return not bank.differences(replace(wanted, machine=bank.made_for.machine))
+    """Whether a shipped bank may be used, on whatever machine and however many threads."""
+    ours = bank.made_for
+    return not bank.differences(replace(wanted, machine=ours.machine, num_threads=ours.num_threads))
 
 
 def machine_note(bank: TreeBank, wanted: MadeFor) -> str | None:
-    """What to tell where the bank's times are another machine's."""
-    if bank.made_for.machine == wanted.machine:
+    """What to tell where the bank's times are another machine's, or of other threads on this."""
+    ours = bank.made_for
+    if ours.machine != wanted.machine:
+        whose = f"another machine ({ours.machine})"
+    elif ours.num_threads not in (0, wanted.num_threads):
+        plural = "" if ours.num_threads == 1 else "s"
+        whose = f"this machine with {ours.num_threads} thread{plural}, not {wanted.num_threads}"
+    else:
         return None
     return (
-        f"note: trees are chosen by step times of another machine ({bank.made_for.machine});"
-        " `entmtp calibrate` makes a bank for this one"
+        f"note: trees are chosen by step times of {whose}; `entmtp calibrate` makes a bank for what"
+        " is here"
     )

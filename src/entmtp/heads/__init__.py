@@ -20,6 +20,7 @@ from entmtp.heads.static_trees import (
     StaticTree,
     default_tree,
     read_static_trees,
+    trees_to_mix,
     write_static_trees,
 )
 from entmtp.heads.vocabulary import choose_draft_ids, coverage, inverse_map
@@ -50,5 +51,6 @@ __all__ = [
     "read_static_trees",
     "save_heads",
     "start_from_target",
+    "trees_to_mix",
     "write_static_trees",
 ]

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from entmtp.data.cache import Progress
+from entmtp.data.strict_json import parse_json
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
@@ -191,8 +192,8 @@ def locate_heads(spec: str | Path) -> Path:
 
 def _read_description(path: Path) -> dict[str, Any]:
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        description = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ArtefactError(
             f"{path} is not readable JSON ({error}); train or copy it again"
         ) from error
@@ -214,7 +215,9 @@ def _read_config(fields: dict[str, Any], path: Path) -> HeadsConfig:
             prefix = PrefixShape(**prefix)
             _check_prefix(prefix)
         _check_types(HeadsConfig, values)
-        return HeadsConfig(**values, prefix=prefix)
+        config = HeadsConfig(**values, prefix=prefix)
+        _check_counts(config)
+        return config
     except (TypeError, ValueError) as error:
         raise ArtefactError(
             f"{path} does not describe heads ({error}); train or copy them again"
@@ -230,6 +233,15 @@ def _check_types(shape: type[HeadsConfig | PrefixShape], values: Any) -> None:
         is_right = type(value) is expected or (expected is float and type(value) is int)
         if name in values and not is_right:
             raise TypeError(f"{name} is {value!r}, expected {expected.__name__}")
+
+
+def _check_counts(config: HeadsConfig) -> None:
+    """Raises ValueError: no heads have such sizes."""
+    for name in ("hidden_size", "vocab_size", "num_draft_heads", "draft_vocab_size"):
+        if (value := getattr(config, name)) < 1:
+            raise ValueError(f"{name} is {value}, expected 1 or more")
+    if config.num_layers < 0:
+        raise ValueError(f"num_layers is {config.num_layers}, expected 0 or more")
 
 
 def _check_prefix(shape: PrefixShape) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from entmtp.data.strict_json import number, parse_json
 from entmtp.errors import ArtefactError, TreeError
 from entmtp.heads.base import HeadsConfig
 from entmtp.heads.fingerprint import stored_fingerprint
 from entmtp.heads.format import CONFIG_NAME, count_heads, describe_heads
-from entmtp.trees import Tree, medusa_63
+from entmtp.trees import ROOT, Tree, medusa_63
 
 SCHEMA_VERSION = 2
 FILE_NAME = "trees.json"
@@ -65,7 +66,7 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
     if not path.exists():
         return ()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if content["schema_version"] != SCHEMA_VERSION:
             raise ArtefactError(
                 f"{path} has schema version {content['schema_version']}, this program reads"
@@ -73,7 +74,7 @@ def read_static_trees(folder: str | Path) -> tuple[StaticTree, ...]:
             )
         _check_made_for(path, content["heads"])
         trees = [
-            StaticTree(Tree.from_paths(entry["paths"]), float(entry["mean_acceptance_length"]))
+            StaticTree(Tree.from_paths(entry["paths"]), number(entry["mean_acceptance_length"]))
             for entry in content["trees"]
         ]
     except _BROKEN as error:
@@ -125,3 +126,12 @@ def default_tree(folder: str | Path) -> Tree:
         (entry.tree for entry in stored),
         key=lambda tree: abs(tree.num_nodes - DEFAULT_NUM_NODES),
     )
+
+
+def trees_to_mix(folder: str | Path) -> tuple[Tree, ...]:
+    """What policy `random` draws from: plain decoding, the default tree, and all that are stored.
+
+    Raises:
+        HeadsError, ArtefactError: there are no heads, or they cannot be read.
+    """
+    return (ROOT, default_tree(folder), *(entry.tree for entry in read_static_trees(folder)))

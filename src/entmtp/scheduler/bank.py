@@ -44,6 +44,9 @@ class MadeFor:
     number_format: str
     machine: str
     """What computes: a processor's or an accelerator's name"""
+    num_threads: int = 0
+    """Of the processor; 0 where an accelerator computes, and in a bank of before, which does not
+    say"""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,35 @@ class Timing:
     """Tokens a second of choosers that know the future, and of the best static tree"""
 
 
+def _is_interval(one: Interval) -> bool:
+    return 0 <= one.low <= one.value <= one.high
+
+
+def _are_figures(bank: TreeBank) -> bool:
+    """Whether counts, rates and times are such as can be: none below 0, in their intervals."""
+    timing, origin = bank.timing, bank.made_from
+    intervals = (
+        *(entry.mean_acceptance_length for entry in bank.trees),
+        *timing.tokens_per_second,
+        *(one.measured for one in timing.live),
+    )
+    least = min(
+        origin.num_prompts,
+        origin.temperature,
+        bank.made_for.num_threads,
+        timing.step_times[0].num_tokens,
+        *timing.rates.values(),
+        *timing.oracle_bounds.values(),
+        *(min(one.promised, one.num_prompts) for one in timing.live),
+    )
+    return (
+        all(map(_is_interval, intervals))
+        and least >= 0
+        and min(timing.sizes, default=1) >= 1
+        and all(0 <= chance <= 1 for chance in bank.acceptance.reach)
+    )
+
+
 def _are_places(places: Sequence[int], num_trees: int) -> bool:
     """Whether they are places of trees, strictly ascending, and at least one."""
     ascend = list(places) == sorted(set(places))
@@ -214,6 +246,8 @@ class TreeBank:
         ):
             if not is_right:
                 raise ArtefactError(f"a bank needs {what}")
+        if not _are_figures(self):
+            raise ArtefactError("a bank needs figures from 0 up, each inside its interval")
 
     @property
     def bank(self) -> tuple[Tree, ...]:
@@ -246,8 +280,13 @@ class TreeBank:
             )
 
     def differences(self, made_for: MadeFor) -> tuple[str, ...]:
-        """What the bank was made for and this is not, each as `heads 1f…, not 2e…`."""
+        """What the bank was made for and this is not, each as `heads 1f…, not 2e…`.
+
+        A bank that does not say for how many threads is for any.
+        """
         names = [field.name for field in fields(MadeFor)]
+        if not self.made_for.num_threads:
+            names.remove("num_threads")
         pairs = [(getattr(self.made_for, name), getattr(made_for, name)) for name in names]
         return tuple(
             f"{name.replace('_', ' ')} {ours}, not {theirs}"

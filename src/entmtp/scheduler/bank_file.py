@@ -18,19 +18,35 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from entmtp.data.strict_json import MAX_COUNT, parse_json
 from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
 
-SCHEMA_VERSION = 3
-_READABLE = (1, 2, SCHEMA_VERSION)
-_ABSENT = {"switch_seconds": 0.0, "root_seconds": 0.0, "read_seconds": 0.0, "live": []}
+SCHEMA_VERSION = 4
+_READABLE = (1, 2, 3, SCHEMA_VERSION)
+_ABSENT = {
+    "switch_seconds": 0.0,
+    "root_seconds": 0.0,
+    "read_seconds": 0.0,
+    "live": [],
+    "num_threads": 0,
+}
 """What older versions lack, and what that means: version 1 took switches for free, version 2 looks
-too, and nothing was run live"""
+too, and nothing was run live; version 3 does not say how many threads its times are of"""
 MAX_CHARACTERS = 20_000_000
 _REMEDY = "make it again with `entmtp calibrate`"
-_BROKEN = (OSError, ValueError, TypeError, RecursionError, TreeError, BadInput, ArtefactError)
+_BROKEN = (
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    RecursionError,
+    TreeError,
+    BadInput,
+    ArtefactError,
+)
 
 
 def write_bank(bank: TreeBank, path: str | Path) -> None:
@@ -81,7 +97,7 @@ class _OtherVersion(Exception):
 def _parse(text: str) -> TreeBank:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{len(text)} characters")
-    content = json.loads(text)
+    content = parse_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, not an object")
     version = content.pop("schema_version", None)
@@ -190,4 +206,6 @@ def _read_scalar(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}, not of type {kind.__name__}")
     if kind is float and not math.isfinite(value):
         raise ValueError(f"{where} is {value}")
+    if kind is int and abs(value) > MAX_COUNT:
+        raise ValueError(f"{where} is {value}, which is no count")
     return value

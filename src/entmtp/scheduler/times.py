@@ -56,6 +56,7 @@ class StepTimes:
             and self.draft_seconds[:1] == (0.0,)
             and len(self.width_seconds) in (0, len(self.rows))
             and min(self.host_seconds, *self.verify_seconds, *self.draft_seconds) >= 0
+            and min(self.width_seconds, default=0.0) >= 0
             and min(self.switch_seconds, self.root_seconds, self.read_seconds) >= 0
         )
         if not is_right:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from entmtp.data import Prompt
 from entmtp.data.made_with import MadeWith, is_stale, read_made_with, write_made_with
+from entmtp.data.strict_json import parse_json
 from entmtp.decode import Sampling
 from entmtp.engine import Engine, FinishEvent, GenerationParams, Result
 from entmtp.engine.questions import Question, encode_prompts
@@ -220,7 +221,7 @@ def _read_done(file: Path) -> Done:
             if not line.endswith(b"\n"):
                 break
             try:
-                fields = json.loads(line)
+                fields = parse_json(line.decode("utf-8"))
                 is_next = fields["number"] == num_answers
                 num_tokens += len(fields["answer_ids"])
             except (ValueError, KeyError, TypeError):

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from entmtp.data.strict_json import count, parse_json
+
 
 class MetricsLog:
     """Appends; forgets what lies behind the step that a run resumes from."""
@@ -31,13 +33,15 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole entries; a half-written last line is left out."""
+    """All whole entries, each of a `step`; from the first line on that is none, nothing is."""
     entries: list[dict[str, Any]] = []
     if not path.exists():
         return entries
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            entries.append(json.loads(line))
-        except ValueError:
+            entry = parse_json(line)
+            count(entry["step"])
+        except (ValueError, KeyError, TypeError):
             break
+        entries.append(entry)
     return entries

@@ -212,7 +212,13 @@ def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[Sta
     split = _split(list_rows(features, target.fingerprint), settings)
     heads = bind_in_float(load_heads(folder, target), target)
     trees = _store_trees(heads, split, folder, settings)
-    write_card(folder, base.get("name", target.name), config, provenance, trees)
+    try:
+        write_card(folder, base.get("name", target.name), config, provenance, trees)
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        raise ArtefactError(
+            f"heads in {folder} do not say how they were trained ({error!r}), so their card stays"
+            " as it is; the trees are written"
+        ) from error
     return trees
 
 

@@ -17,6 +17,7 @@ from entmtp.data import OnBadLine, refuse_line
 from entmtp.data.chat import marked_ids
 from entmtp.data.lines import kind_of, read_lines
 from entmtp.data.messages import read_given
+from entmtp.data.strict_json import number
 from entmtp.errors import BadInput
 from entmtp.target import TargetModel
 
@@ -136,10 +137,11 @@ def _answer(target: TargetModel, fields: Mapping[str, Any], place: str) -> Row:
     temperature = fields.get("temperature", 0.0)
     if type(temperature) not in (int, float):
         raise ValueError(f"`temperature`: expected a number, got {kind_of(temperature)}")
+    temperature = number(temperature)
     return Row(
         id=str(fields.get("id", place)),
         kind=str(fields.get("kind", "")),
-        temperature=float(temperature),
+        temperature=temperature,
         prompt_ids=_ids(fields, "prompt_ids", target.vocab_size),
         answer_ids=_ids(fields, "answer_ids", target.vocab_size),
     )

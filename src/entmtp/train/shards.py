@@ -25,6 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from entmtp.data.strict_json import number, parse_json
 from entmtp.errors import ArtefactError
 from entmtp.train.rows import Row, content_key, prompt_key
 
@@ -140,7 +141,7 @@ def _list_shard(path: Path, wanted: Mapping[str, str | None]) -> list[RowRef]:
         with safe_open(path, "pt") as shard:
             metadata = shard.metadata() or {}
             _check_made_by(path, metadata, wanted)
-            names = json.loads(metadata["rows"])
+            names = parse_json(metadata["rows"])
             ids = shard.get_tensor("ids")
             starts, lengths, prompts = (
                 shard.get_tensor(name).tolist()
@@ -149,12 +150,12 @@ def _list_shard(path: Path, wanted: Mapping[str, str | None]) -> list[RowRef]:
             # A shard is no dict, and cannot be asked without its keys.
             has_mask = "is_answer" in shard.keys()  # noqa: SIM118
             mask = shard.get_tensor("is_answer").bool() if has_mask else torch.ones_like(ids).bool()
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        refs = []
+        for name, start, length, num_prompt in zip(names, starts, lengths, prompts, strict=True):
+            row = slice(start, start + length)
+            refs.append(_ref(name, ids[row].tolist(), mask[row][num_prompt:].tolist(), path, start))
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{path} is broken ({error}); delete it and run again") from error
-    refs = []
-    for name, start, length, num_prompt in zip(names, starts, lengths, prompts, strict=True):
-        row = slice(start, start + length)
-        refs.append(_ref(name, ids[row].tolist(), mask[row][num_prompt:].tolist(), path, start))
     return refs
 
 
@@ -189,7 +190,7 @@ def _ref(
         shard=path,
         start=start,
         num_answer=sum(is_said),
-        temperature=float(name.get("temperature", 0.0)),
+        temperature=number(name.get("temperature", 0.0)),
     )
 
 

@@ -154,8 +154,8 @@ def _from_object(content: Mapping[Any, Any]) -> Tree:
         topk, steps, num_draft_tokens = numbers
         try:
             return eagle_tree(topk, steps, num_draft_tokens)  # type: ignore[arg-type]  # all ints
-        except TreeError as error:
-            raise TreeError(f"holds no tree: {error}") from None
+        except (TreeError, ValueError) as error:  # as below
+            raise TreeError(f"holds no tree: {str(error)[:200]}") from None
     raise TreeError(
         f"holds a dict; {_EXPECTED}, or an object with paths, speculative_token_tree, or all of"
         f" {', '.join(keys[0] for keys in _EAGLE_KEYS)}"

@@ -8,7 +8,6 @@ A pickle is read by torch's reader for tensors alone; whatever else it wants to 
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from entmtp.data.strict_json import parse_json
 from entmtp.errors import ArtefactError
 
 SUFFIXES = (".safetensors", ".pt", ".bin", ".pth")
@@ -55,7 +55,7 @@ class Source:
     def number(self, key: str) -> int | None:
         """A count that the configuration gives, if it does."""
         value = self.config.get(key)
-        return value if type(value) is int else None
+        return value if type(value) is int and value >= 0 else None
 
 
 def find_weights(place: Path) -> list[Path]:
@@ -148,8 +148,8 @@ def _parts(files: list[Path]) -> Iterable[tuple[Path, list[str] | None]]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ArtefactError(
             f"{path} is not readable JSON ({short(error)}); copy it again"
         ) from None

@@ -23,6 +23,7 @@ from time import perf_counter, sleep
 import torch
 
 from entmtp.data.cache import Progress, cache_dir, is_complete, new_folder, write_manifest
+from entmtp.data.strict_json import number, parse_json
 from entmtp.errors import EntmtpError
 from entmtp.target.masks import causal_among
 from entmtp.target.model import TargetModel
@@ -162,12 +163,11 @@ def _stored(folder: Path, source: dict[str, str]) -> Times | None:
     if not is_complete(folder, source):
         return None
     try:
-        times = json.loads((folder / _TIMES).read_text(encoding="utf-8"))
-        return {
-            name: [float(each) for each in times[name]] for name in source["candidates"].split()
-        }
+        times = parse_json((folder / _TIMES).read_text(encoding="utf-8"))
+        found = {name: list(map(number, times[name])) for name in source["candidates"].split()}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return found if all(len(each) == len(ROWS) for each in found.values()) else None
 
 
 def _said(times: Times, winner: str) -> str:
