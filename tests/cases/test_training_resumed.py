@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file
 
+from entmtp.data.lock import alone_in
 from killed_runs import Fault, run_killed, run_small
 from training_commands import Capture, command, refused, talks, write
 
@@ -104,6 +105,18 @@ def test_T08_new_heads_killed_while_written_leave_no_mixture(
     fault = Fault("entmtp.heads.format:save_file", 1, "behind")
     run_killed([*arguments, "--lr", "0.01", "--restart"], fault)
     assert not (tmp_path / "heads/heads.json").exists(), "what names the old heads is gone"
+
+
+def test_T09_a_second_run_in_a_work_folder_is_refused(
+    model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = write(tmp_path / "rows.jsonl", talks(9))
+    arguments = command(model, tmp_path, "--answers", str(file))
+    with alone_in(tmp_path / "work", "train-heads run", keep_empty=False):
+        line = refused(arguments, capsys)
+    assert f"another train-heads run is at work in {tmp_path / 'work'}; wait until" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
+    assert run_small(arguments) == 0
 
 
 def test_a_full_disk_is_one_line(
