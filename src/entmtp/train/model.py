@@ -103,6 +103,7 @@ def _start_from(heads: DraftHeads, target: TargetModel, spec: str) -> None:
 def bind_in_float(heads: DraftHeads, target: TargetModel) -> DraftHeads:
     """Bind to the target and bring its rows to float32 (CPUs multiply that fastest)."""
     heads.bind(target)
+    heads.packed_rows = None  # of the target's numbers, if heads that were loaded have any
     return heads.to(device=target.device, dtype=torch.float32)
 
 
