@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    for pair in arguments.source:
+    check_sources(parser, arguments.source)
+    return arguments
+
+
+def check_sources(parser: argparse.ArgumentParser, pairs: Sequence[str]) -> None:
+    """End the script where one of KIND=FILE has no kind that there are banks for."""
+    for pair in pairs:
         if pair.partition("=")[0] not in KINDS:
             parser.error(f"--source {pair}: give one of {', '.join(KINDS)}, =, and a file")
-    return arguments
 
 
 def bank_of(target: TargetModel, heads: DraftHeads, name: str, kind: str | None) -> TreeBank:

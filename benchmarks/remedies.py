@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from kept import note, settings_of, write_result
+from kinds import check_sources
 from remedy_figures import SHOWN, Live, told
 from remedy_variants import Given, Variant, make_variants
 
@@ -46,7 +47,7 @@ from entmtp.calibrate.walk import take_rows
 from entmtp.data import Prompt
 from entmtp.engine import Engine, GenerationParams
 from entmtp.engine.made_for import made_for
-from entmtp.engine.shipped_bank import BANK_NAMES, KIND_NAME, KINDS, serves
+from entmtp.engine.shipped_bank import BANK_NAMES, KIND_NAME, serves
 from entmtp.heads import DraftHeads, load_heads, locate_heads
 from entmtp.measure.paired import Method, Run, Runs, Task
 from entmtp.scheduler import Times, TreeBank, TreePolicy, read_bank
@@ -107,9 +108,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep rank traces there")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    for pair in arguments.source:
-        if pair.partition("=")[0] not in KINDS:
-            parser.error(f"--source {pair}: give one of {', '.join(KINDS)}, =, and a file")
+    check_sources(parser, arguments.source)
     return arguments
 
 
