@@ -40,6 +40,7 @@ from remedy_variants import Given, Variant, make_variants
 from entmtp.bench import BASELINE, find_differences, load_workload, measure
 from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.collect import TraceConfig, collect_trace
+from entmtp.calibrate.latency_table import all_times
 from entmtp.calibrate.pipeline import TIMED_SIZES
 from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.trace_file import StoredTrace
@@ -180,7 +181,7 @@ class Setup:
         trees = [*offered, *trees_to_time(self.evaluation.ranks, TIMED_SIZES)]
         texts = [task.prompt_ids for task in self.tasks]
         config = TimingConfig(contexts=CONTEXTS, seconds=self._seconds)
-        return measure_latency(self._target, self._heads, texts, trees, config).all_times()
+        return all_times([measure_latency(self._target, self._heads, texts, trees, config)])
 
     def _trace(self, prompts: Sequence[Prompt], name: str) -> StoredTrace:
         folder = self._work / name

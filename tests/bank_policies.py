@@ -128,7 +128,7 @@ class _Adversarial(Selection):
         return draft.confidences[-1] < 0.9 or signals.num_steps % 3 > 0
 
     def bid(self, signals: Signals, draft: DraftSignals) -> Bid:
-        return Bid([0.0] * (1 + signals.num_steps % 9), 1e-9, [0.0, 1.0])
+        return Bid([0.0] * (1 + signals.num_steps % 9), 1e-9, lambda num_sequences: [0.0, 1.0])
 
     def choose(self, signals: Signals, draft: DraftSignals) -> Part:
         likeliest = max(draft.log_probs[1:])
@@ -168,6 +168,7 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
             recommended="throughput",
             live=(),
             oracle_bounds={"best static": 2.0, "full oracle": 3.5},
+            best_in_company=(2, 1),
         ),
     )
     return replace(bank, **changes)  # type: ignore[arg-type]

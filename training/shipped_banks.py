@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from entmtp.bench import load_workload
 from entmtp.calibrate.latency_table import LatencyTable, read_latency, write_latency
 from entmtp.calibrate.live import LiveConfig
 from entmtp.calibrate.origin import Origin
-from entmtp.calibrate.pipeline import CalibrationConfig, calibrate
+from entmtp.calibrate.pipeline import BATCH_SIZE, CalibrationConfig, calibrate
 from entmtp.calibrate.report import check_place, write_report
 from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
@@ -39,9 +40,11 @@ def main(arguments: argparse.Namespace) -> None:
     target = load_target("smollm2-135m", progress=note, runtime="auto")
     heads = load_heads(arguments.heads, target)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    place = arguments.out / "step-times.json"
     origin = Origin.of(target, heads)
-    table: LatencyTable | None = read_latency(place, origin) if place.is_file() else None
+    places = [arguments.out / f"step-times-{size}.json" for size in (1, BATCH_SIZE)]
+    tables: Sequence[LatencyTable] = ()
+    if all(place.is_file() for place in places):
+        tables = [read_latency(place, origin) for place in places]
     for kind in (None, *KINDS):
         out = arguments.out / (BANK_NAMES[0] if kind is None else KIND_NAME.format(kind))
         if out.is_file():
@@ -52,9 +55,10 @@ def main(arguments: argparse.Namespace) -> None:
         config = CalibrationConfig(
             timing=TimingConfig(seconds=arguments.timing_seconds), live=LiveConfig(live)
         )
-        made = calibrate(target, heads, some, out, config, table=table)
-        table = made.table
-        write_latency(place, table)
+        made = calibrate(target, heads, some, out, config, tables=tables)
+        tables = made.tables
+        for place, table in zip(places, tables, strict=True):
+            write_latency(place, table)
         write_report(study(made), check_place(out.with_name(f"report-{out.stem}.html"), out))
         note(f"{out.name}: {made.bank.timing.recommended} {made.seconds}")
 

@@ -19,7 +19,9 @@ from entmtp.calibrate.latency_table import (
     Spread,
     TimedSwitch,
     TimedTree,
+    all_times,
     read_latency,
+    times_at,
     write_latency,
 )
 from entmtp.calibrate.origin import Origin
@@ -27,6 +29,7 @@ from entmtp.calibrate.timing import TimingConfig, measure_latency, trees_to_time
 from entmtp.calibrate.told import WAYS, TakingTurns
 from entmtp.engine import Engine, GenerationParams, StepSeconds, TokenEvent, batch
 from entmtp.errors import ArtefactError, BadInput, TreeError
+from entmtp.scheduler import OfBatch
 from entmtp.trees import ROOT, Tree, chain, full
 from fixtures import tiny
 from reference import random_prompts
@@ -269,7 +272,23 @@ def test_what_falls_is_pooled_and_what_lies_between_is_linear() -> None:
     assert (times.root_seconds, times.read_seconds) == (0.25, 0.0)
     assert TABLE.times(0) == times
     assert TABLE.times(999) == TABLE.times(200)
-    assert TABLE.all_times() == ((100, TABLE.times(100)), (200, TABLE.times(200)))
+    assert all_times([TABLE]) == ((100, TABLE.times(100), ()), (200, TABLE.times(200), ()))
+
+
+def test_larger_batches_are_looked_up_at_the_contexts_of_one_sequence() -> None:
+    entries = tuple(entry for entry in TABLE.entries if entry.context == 200)
+    larger = replace(TABLE, batch_size=8, entries=entries, switches=TABLE.switches[:1])
+    assert [one.batches for one in all_times([TABLE, larger])] == [
+        (OfBatch(8, larger.times(200)),),
+        (OfBatch(8, larger.times(200)),),
+    ]
+    assert times_at([TABLE, larger], 150).times == TABLE.times(150)
+
+
+def test_several_sequences_are_timed_in_less_time_and_not_at_the_longest_context() -> None:
+    config = TimingConfig(contexts=(512, 128, 1024), seconds=60.0)
+    assert config.of_batch(4) == TimingConfig((128, 512), 4, 20.0)
+    assert replace(config, contexts=(64,)).of_batch(4).contexts == (64,)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def calibration(model: Path, prompts: Path, out: Path, *more: str) -> list[str]:
     return ["calibrate", *places, "--prompts", str(prompts), *numbers, *SHORT, *more]
 
 
-SHORT = ("--timing-seconds", "0")
+SHORT = ("--timing-seconds", "0", "--batch-size", "1")
 
 
 def front(bank: Path) -> str:
@@ -109,13 +109,14 @@ def test_T03_few_prompts_are_said_and_never_make_a_big_tree(
 
 
 def times_by_rows(*args: Any) -> LatencyTable:
-    """Times that are longer for more rows, whatever else this machine is doing."""
+    """Times that are longer for more rows of all sequences, whatever else this machine is doing."""
     table = measure_latency(*args)
+    size = table.batch_size
     entries = (
         replace(
             entry,
             draft=Spread(*[1e-3 * entry.tree.depth] * 3),
-            verify=Spread(*[1e-2 + 1e-3 * entry.tree.num_nodes] * 3),
+            verify=Spread(*[1e-2 + 1e-3 * size * entry.tree.num_nodes] * 3),
             host=Spread(*[1e-3] * 3),
         )
         for entry in table.entries
@@ -184,6 +185,10 @@ def test_T08_other_settings_are_said_and_made_anew_if_asked(
         (["--out", "b.json", "--report", "b.html"], "b.html would write its numbers over the bank"),
         (["--live-seconds", "nan"], "--live-seconds nan: give a number from 0 up"),
         (["--timing-seconds", "-1"], "--timing-seconds -1.0: give a number from 0 up"),
+        (["--batch-size", "0"], "--batch-size 0: give counts from 1 to 256 with commas between"),
+        (["--batch-size", "8,many"], "--batch-size 8,many: give counts from 1 to 256"),
+        (["--batch-size", ""], "--batch-size : give counts from 1 to 256"),
+        (["--batch-size", "257"], "--batch-size 257: give counts from 1 to 256"),
         (["--temperature", "-1"], "temperature"),
         (["--max-tokens", "1"], "max_tokens"),
         (["--heads", "none"], "no draft heads at none"),
@@ -331,7 +336,7 @@ def test_a_report_is_a_page_and_its_numbers(
     assert len(numbers["acceptance_by_depth_and_rank"]) == 4
     assert numbers["oracle_bounds"].keys() == told["oracle_bounds"].keys()
     text = page.read_text()
-    assert text.count('src="data:image/png;base64,') == 7
+    assert text.count('src="data:image/png;base64,') == 8
     assert numbers["live"] == told["live"] == []
     assert "Nothing was run live, so no policy is recommended." in text
     bounds = numbers["oracle_bounds"]
@@ -379,7 +384,7 @@ def test_finalists_run_and_the_clock_decides(
     assert numbers["live"] == told["live"]
     assert [one["policy"] for one in told["live"]] == [one.policy for one in live]
     assert set(numbers["looks"]) == {"root_seconds", "read_seconds"}
-    assert page.read_text().count('src="data:image/png;base64,') == 8
+    assert page.read_text().count('src="data:image/png;base64,') == 9
     alone = tmp_path / "alone.json"
     assert run_with_finalists(calibration(model, enough, alone, "--live-seconds", "0")) == 0
     assert front(alone) == front(out), "the clock changes nothing but the timing"
@@ -443,6 +448,55 @@ def test_T09_step_times_of_other_settings_are_measured_anew(
         killed_among_finalists(kept, 1)
         assert run_command([*kept, "--live-seconds", "0", *flags]) == 0
         assert len(measured) == number
+
+
+def test_each_batch_size_has_its_times_and_its_best_tree(
+    command: Sequence[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", times_by_rows)
+    page = tmp_path / "page.html"
+    flags = ("--batch-size", "4, 2,2", "--report", str(page), "--json")
+    assert run_command([*command, *flags]) == 0
+    said = capsys.readouterr().out
+    timing = read_bank(tmp_path / "bank.json").timing
+    assert [one.batch_size for one in timing.step_times[0].batches] == [2, 4]
+    for batch in timing.step_times[0].batches:
+        assert batch.times.verify(3) == pytest.approx(1e-2 + 1e-3 * 3 * batch.batch_size, rel=1e-5)
+    assert len(timing.best_in_company) == 3
+    told = json.loads(said.splitlines()[-1])["static_num_nodes_by_batch_size"]
+    assert list(told) == ["1", "2", "4"]
+    assert f"by batch size: 1: {told['1']}, 2: {told['2']}, 4: {told['4']}" in said
+    batches = json.loads((tmp_path / "page.json").read_text())["batches"]
+    assert [one["best"]["num_nodes"] for one in batches] == list(told.values())
+    plain = [one["fastest_by_size"][0]["tokens_per_second"] for one in batches]
+    # A step takes 11 ms, 12 ms or 14 ms, and one more of the host, for so many tokens.
+    assert plain == pytest.approx([1 / 0.013, 2 / 0.014, 4 / 0.016], rel=0.1)
+    assert "The best tree by batch size" in page.read_text()
+
+
+def test_T09_killed_between_two_batch_sizes_only_the_second_is_timed_again(
+    command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [*command, "--batch-size", "2,3", "--work", str(tmp_path / "work")]
+    fault = Fault("entmtp.calibrate.pipeline:measure_latency", 3, "before")
+    kill_in(partial(run_command, kept), fault)
+    measured: list[int] = []
+
+    def measure(*args: Any) -> LatencyTable:
+        measured.append(args[4].batch_size)
+        return measure_latency(*args)
+
+    monkeypatch.setattr("entmtp.calibrate.pipeline.measure_latency", measure)
+    assert run_command(kept) == 0
+    assert measured == [3]
+    assert not [*(tmp_path / "work").glob("times-*")]
+    # Other batch sizes are no other work: what they have in common is not repeated either.
+    kill_in(partial(run_command, kept), Fault("entmtp.calibrate.pipeline:write_bank", 1, "before"))
+    measured.clear()
+    assert run_command([*kept, "--batch-size", "3,5"]) == 0
+    assert measured == [5]
+    assert not [*(tmp_path / "work").glob("times-*")]
 
 
 @pytest.mark.parametrize("name", ["write_latency", "write_made_with"])

@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from bank_policies import BANK, bank_for
+from bank_policies import BANK, TIMES, bank_for
 from entmtp.errors import ArtefactError, BadInput
-from entmtp.scheduler import MadeFor, ThroughputPolicy, policy_from_bank, read_bank, write_bank
+from entmtp.scheduler import (
+    MadeFor,
+    OfBatch,
+    Signals,
+    ThroughputPolicy,
+    TreeBank,
+    policy_from_bank,
+    read_bank,
+    write_bank,
+)
 from entmtp.scheduler.bank import Finalist, Interval
 from entmtp.scheduler.bank_file import bank_text
 from entmtp.scheduler.registry import POLICIES
@@ -59,7 +68,7 @@ def test_a_bank_of_the_second_version_takes_looks_for_free(tmp_path: Path) -> No
     write_bank(replace(bank, timing=replace(bank.timing, step_times=dear)), path)
     assert read_bank(path).timing.step_times == dear
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 4
+    assert content["schema_version"] == 5
     content["schema_version"] = 2
     for one in content["timing"]["step_times"]:
         assert one["times"].pop("root_seconds") == 0.25
@@ -83,6 +92,48 @@ def test_a_bank_of_the_third_version_is_for_any_number_of_threads(tmp_path: Path
         read_bank(path).check_made_for(any_number)
 
 
+BATCHES = (OfBatch(2, TIMES), OfBatch(8, replace(TIMES, verify_seconds=(2.0, 2.5, 3.0, 9.0))))
+
+
+def with_batches(bank: TreeBank) -> TreeBank:
+    timed = tuple(one._replace(batches=BATCHES) for one in bank.timing.step_times)
+    return replace(bank, timing=replace(bank.timing, step_times=timed))
+
+
+def test_times_of_batches_are_read_as_they_were_written(tmp_path: Path) -> None:
+    bank = with_batches(bank_for(MADE_FOR))
+    write_bank(bank, tmp_path / "bank.json")
+    assert read_bank(tmp_path / "bank.json") == bank
+
+
+def test_a_bank_of_the_fourth_version_has_times_and_a_tree_of_one_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    bank = bank_for(MADE_FOR)
+    write_bank(with_batches(bank), path)
+    content = json.loads(path.read_text())
+    content["schema_version"] = 4
+    assert content["timing"].pop("best_in_company") == [2, 1]
+    for one in content["timing"]["step_times"]:
+        assert len(one.pop("batches")) == 2
+    path.write_text(json.dumps(content))
+    assert read_bank(path) == replace(bank, timing=replace(bank.timing, best_in_company=()))
+    assert policy_from_bank("static", read_bank(path)).trees == (BANK[2],)
+
+
+def test_the_static_tree_is_that_of_so_many_sequences() -> None:
+    bank = bank_for(MADE_FOR)
+    bank = replace(bank, timing=replace(bank.timing, best_in_company=(0, 1)))
+    policy = policy_from_bank("static", bank)
+    assert set(policy.trees) == set(BANK)
+    assert policy.num_rows == {BANK[2].num_nodes}, "runtimes make ready for one sequence"
+    selection = policy.begin(0)
+    for number, place in ((1, 2), (2, 0), (3, 1), (9, 1)):
+        assert selection.widest(Signals(4, 0, num_sequences=number)) == BANK[place]
+    # The clock has its word only on what ran.
+    ran = replace(bank, timing=replace(bank.timing, live=LIVE))
+    assert ran.static_trees == (BANK[1], BANK[0], BANK[1])
+
+
 LIVE = (
     Finalist("static", (1,), 1.0, Interval(1.0, 1.0, 1.0), 12),
     Finalist("static", (2,), 1.01, Interval(0.98, 0.95, 1.01), 5),
@@ -95,7 +146,7 @@ def test_the_best_static_tree_is_the_one_that_was_fastest_live(tmp_path: Path) -
     assert bank.best_static == BANK[2]
     ran = replace(bank, timing=replace(bank.timing, live=LIVE))
     assert ran.best_static == BANK[1]
-    assert policy_from_bank("static", ran).trees == (BANK[1],)
+    assert policy_from_bank("static", ran).trees[0] == BANK[1]
     path = tmp_path / "bank.json"
     write_bank(ran, path)
     assert read_bank(path) == ran
@@ -144,7 +195,7 @@ def test_every_policy_comes_from_a_bank() -> None:
         assert policy.name == name
         assert policy.num_rows
         policy.begin(0)
-    assert policy_from_bank("static", bank).trees == (BANK[2],)
+    assert policy_from_bank("static", bank).trees == (BANK[2], BANK[1])
     with pytest.raises(BadInput, match="no policy over a bank is called 'best'; known: static,"):
         policy_from_bank("best", bank)
 
@@ -185,7 +236,7 @@ def test_what_it_was_not_made_for_is_named(name: str, said: str) -> None:
 
 
 BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
-    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 4"),
+    (lambda c: c.update(schema_version=9), "has schema version 9, this program reads 5"),
     (lambda c: c.pop("schema_version"), "has schema version None"),
     (lambda c: c.pop("trees"), "bank holds .*, not"),
     (lambda c: c.update(more=1), "bank holds .*'more'"),
@@ -205,6 +256,14 @@ BROKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda c: c["timing"]["ladder"].update(score=None), "ladder.score is None"),
     (lambda c: c["timing"]["hysteresis"].update(big=7), "a bank needs small and big places"),
     (lambda c: c["timing"]["step_times"].reverse(), "step times that ascend"),
+    (lambda c: c["timing"]["step_times"][0]["batches"].reverse(), "the same batch sizes from 2"),
+    (lambda c: c["timing"]["step_times"][0]["batches"].pop(), "the same batch sizes from 2 up"),
+    (lambda c: [one["batches"][0].update(batch_size=1) for one in c["timing"]["step_times"]], "2"),
+    (
+        lambda c: c["timing"]["step_times"][1]["batches"][0]["times"]["draft_seconds"].pop(),
+        "the same batch sizes",
+    ),
+    (lambda c: c["timing"].update(best_in_company=[2, 3]), "a bank needs places of trees in comp"),
     (lambda c: c["timing"]["step_times"][0]["times"]["rows"].reverse(), "step times need"),
     (lambda c: c["timing"]["step_times"][0]["times"].update(switch_seconds=-1), "below 0"),
     (lambda c: c["acceptance"]["by_depth"][0]["levels"].reverse(), "never fall"),
@@ -237,7 +296,7 @@ def test_a_broken_file_is_one_line(
     tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
     path = tmp_path / "bank.json"
-    content = json.loads(bank_text(bank_for(MADE_FOR)))
+    content = json.loads(bank_text(with_batches(bank_for(MADE_FOR))))
     change(content)
     path.write_text(json.dumps(content))
     with pytest.raises(ArtefactError, match=said) as caught:

@@ -34,7 +34,7 @@ from entmtp.scheduler import (
     at_any_length,
     share_rows,
 )
-from entmtp.scheduler.times import Costs
+from entmtp.scheduler.prices import Costs
 from entmtp.trees import ROOT, Part, Tree
 
 STILL = Adaptation(is_on=False)
@@ -81,7 +81,7 @@ def test_wide_levels_cost_what_they_take_longer_than_a_path() -> None:
     wide = StepTimes((1, 4, 16), (1.0, 1.0, 1.0), (0.0, 0.1, 0.2), 0.0, (0.0, 0.3, 1.5))
     tree = Tree.from_paths([(0,), (1,), (2,), *((0, rank) for rank in range(12))])
     costs = Costs(at_any_length(wide), [ROOT, tree])
-    assert costs.draft[0] == pytest.approx([0.0, 0.1 + 0.3, 0.2 + 1.5])
+    assert costs.at[0].of(1).draft == pytest.approx([0.0, 0.1 + 0.3, 0.2 + 1.5])
     # Of so wide a level nothing is left over; a path of that depth would pay.
     stages = [Stage(score, (StepFunction.constant(1.2),)) for score in ("accepted", "g1")]
     for times, is_worth in ((wide, False), (replace(wide, width_seconds=()), True)):
@@ -92,16 +92,16 @@ def test_wide_levels_cost_what_they_take_longer_than_a_path() -> None:
 def test_a_look_at_the_draft_is_part_of_drafting_and_one_at_the_root_of_every_step() -> None:
     looking = replace(TIMES, root_seconds=0.02, read_seconds=0.01)
     tree = Tree.from_paths([(0,), (0, 0)])
-    costs = Costs(at_any_length(looking), [tree], reads_root=True)
-    assert costs.draft[0] == pytest.approx([0.0, 0.1 + 0.01, 0.2 + 0.01])
-    assert costs.host[0] == pytest.approx(TIMES.host_seconds + 0.02)
-    assert Costs(at_any_length(looking), [tree]).host[0] == TIMES.host_seconds
+    prices = Costs(at_any_length(looking), [tree], reads_root=True).at[0].of(1)
+    assert prices.draft == pytest.approx([0.0, 0.1 + 0.01, 0.2 + 0.01])
+    assert prices.host == pytest.approx(TIMES.host_seconds + 0.02)
+    assert Costs(at_any_length(looking), [tree]).at[0].of(1).host == TIMES.host_seconds
     assert looking.step(3, 2) == TIMES.step(3, 2), "a static tree looks at nothing"
     # Whose first score is p0 pays for the root.
     for score, root in (("accepted", 0.0), ("p0", 0.02)):
         stages = [Stage(name, (StepFunction.constant(1.2),)) for name in (score, "g1")]
         policy = ThroughputPolicy([tree], stages, at_any_length(looking), 1.0)
-        assert policy.costs.host[0] == pytest.approx(TIMES.host_seconds + root)
+        assert policy.costs.at[0].of(1).host == pytest.approx(TIMES.host_seconds + root)
 
 
 def test_throughput_never_drafts_where_time_is_dearer_than_drafts() -> None:
@@ -256,7 +256,9 @@ def test_per_step_takes_the_most_valuable_nodes_of_any_number() -> None:
 
 
 def test_rows_are_shared_by_what_they_are_worth_together() -> None:
-    seconds = [0.0, *(TIMES.verify(rows) for rows in range(1, 65))]
+    def seconds(num_sequences: int) -> list[float]:
+        return [TIMES.verify(num_sequences * rows) for rows in range(65)]
+
     greedy = Bid([0.0, 0.9, 1.6, 2.2, 2.7, 3.1, 3.4], 1.5, seconds)
     modest = Bid([0.0, 0.4, 0.5], 1.0, seconds)
     for bids in ([greedy, modest], [greedy] * 6, [greedy, modest, None], [modest] * 3):

@@ -33,7 +33,7 @@ from entmtp.calibrate.perstep import fit_node_values
 from entmtp.calibrate.pool import candidate_trees
 from entmtp.calibrate.scores import Score, scores
 from entmtp.calibrate.sizes import fit_per_step
-from entmtp.calibrate.throughput import Evaluation, Prediction, evaluate
+from entmtp.calibrate.throughput import Evaluation, Prediction, evaluate, sure_bank
 from entmtp.calibrate.trace import RankTrace
 from entmtp.calibrate.walk import Places, accepted_at, row_ends
 from entmtp.scheduler import MadeFor, Stage, StepFunction, Times, TreeBank
@@ -46,7 +46,7 @@ from entmtp.scheduler.bank import (
     MadeFrom,
     Timing,
 )
-from entmtp.scheduler.times import StepTimes
+from entmtp.scheduler.times import AtContext, OfBatch, StepTimes
 from entmtp.trees import Tree
 
 _ONE = StepTimes((1, 2), (1.0, 1.0), (0.0,) * 65, 0.0)
@@ -61,6 +61,17 @@ class Clock(NamedTuple):
     typical: StepTimes
     """At the average length of the calibration text: what is fitted is fitted at these"""
     by_length: Times
+    batches: tuple[OfBatch, ...] = ()
+    """Of several sequences that step together, at that same length"""
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those that were timed, from one sequence on."""
+        return (1, *(batch.batch_size for batch in self.batches))
+
+    def of_company(self, num_sequences: int) -> StepTimes:
+        """`typical` for so many sequences."""
+        return AtContext(0, self.typical, self.batches).of_company(num_sequences)
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,12 @@ class Candidates:
 
     def pick(self, places: Sequence[int]) -> tuple[Tree, ...]:
         return tuple(self.trees[place] for place in places)
+
+    def best_in_company(self, clock: Clock) -> tuple[int, ...]:
+        """Places of the best static trees of 2, 3, … sequences up to the largest batch timed."""
+        companies = map(clock.of_company, range(2, clock.batch_sizes[-1] + 1))
+        banks = (sure_bank(self.evaluation.repriced(times)) for times in companies)
+        return tuple(self.trees.index(bank[-1].tree) for bank in banks)
 
     def oracle(self) -> OracleBounds:
         """What any scheduler could still win over the last of the chosen trees."""
@@ -184,6 +201,7 @@ def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Ti
         recommended="static",
         live=(),
         oracle_bounds=_bounds(candidates.oracle()),
+        best_in_company=candidates.best_in_company(clock),
     )
 
 

@@ -19,7 +19,7 @@ from entmtp.calibrate.monotone import rising
 from entmtp.calibrate.origin import Origin
 from entmtp.data.strict_json import count, number
 from entmtp.errors import BadInput, TreeError
-from entmtp.scheduler.times import AtContext, StepTimes
+from entmtp.scheduler.times import AtContext, OfBatch, StepTimes
 from entmtp.trees import Tree, chain
 
 SCHEMA_VERSION = 3
@@ -122,14 +122,30 @@ class LatencyTable:
         medians = [max(one.seconds.median, 0.0) for one in switches]
         return float(np.interp(context, [one.context for one in switches], medians))
 
-    def all_times(self) -> tuple[AtContext, ...]:
-        """Times at each measured context, ascending: what policies look up."""
-        lengths = sorted(entry.context for entry in self.entries if entry.tree.depth == 0)
-        return tuple(AtContext(round(length), self.times(length)) for length in lengths)
+    @property
+    def contexts(self) -> list[float]:
+        """Those that were measured, ascending."""
+        return sorted(entry.context for entry in self.entries if entry.tree.depth == 0)
 
     def _of(self, tree: Tree) -> list[TimedTree]:
         found = [entry for entry in self.entries if entry.tree == tree]
         return sorted(found, key=lambda entry: entry.context)
+
+
+def times_at(tables: Sequence[LatencyTable], context: float) -> AtContext:
+    """Times at a context length of every batch size.
+
+    Args:
+        tables: ascending by batch size, from one sequence alone.
+    """
+    alone, *others = tables
+    batches = tuple(OfBatch(table.batch_size, table.times(context)) for table in others)
+    return AtContext(round(context), alone.times(context), batches)
+
+
+def all_times(tables: Sequence[LatencyTable]) -> tuple[AtContext, ...]:
+    """Times at each context that one sequence was measured at: what policies look up."""
+    return tuple(times_at(tables, context) for context in tables[0].contexts)
 
 
 class _Parts(NamedTuple):

@@ -105,6 +105,25 @@ def _latency(axes: Any, numbers: Numbers) -> None:
     axes.legend()
 
 
+def _batches(axes: Any, numbers: Numbers) -> None:
+    """A line for each batch size; the dot is its best tree."""
+    for place, one in enumerate(numbers["batches"]):
+        shade = 0.35 + 0.65 * (place + 1) / len(numbers["batches"])
+        rated, best = one["fastest_by_size"], one["best"]
+        label = f"batch size {one['batch_size']}, best with {best['num_nodes']} nodes"
+        axes.plot(
+            [tree["num_nodes"] for tree in rated],
+            [tree["tokens_per_second"] for tree in rated],
+            color=BLUE,
+            alpha=shade,
+            label=label,
+        )
+        axes.plot(best["num_nodes"], best["tokens_per_second"], "o", color=RED)
+    axes.set(xlabel="nodes, root included", ylabel="tokens/s of all sequences together")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
 def _nearest(tables: Sequence[Numbers], timed: Numbers) -> Numbers:
     """The table of the context that a tree was timed at."""
     return min(tables, key=lambda table: abs(table["num_tokens"] - timed["context"]))
@@ -221,6 +240,7 @@ PICTURES: Mapping[str, Callable[[Any, Numbers], None]] = MappingProxyType(
     {
         "frontier": _frontier,
         "latency": _latency,
+        "batches": _batches,
         "acceptance": _acceptance,
         "signals": _signals,
         "bounds": _bounds,

@@ -25,7 +25,7 @@ from entmtp.calibrate.answers import AnswerConfig, plan_groups
 from entmtp.calibrate.assemble import Candidates, Clock, assemble
 from entmtp.calibrate.collect import FEW_PROMPTS, Progress, TraceConfig, collect_in
 from entmtp.calibrate.finalists import conclude, find_finalists, static_name, with_finalists
-from entmtp.calibrate.latency_table import LatencyTable
+from entmtp.calibrate.latency_table import LatencyTable, all_times, times_at
 from entmtp.calibrate.live import LiveConfig, LiveStage
 from entmtp.calibrate.refit import unseeing
 from entmtp.calibrate.rehearse import Fold, Rehearsed, make_folds, rehearse, tuned
@@ -50,6 +50,8 @@ TIMED_SIZES = (8, 20, 64)
 of rows, and a runtime has a compiled copy of each; between them times are nearly straight lines"""
 SHORT = 1024
 """A context with fewer tokens has room for few timed steps"""
+BATCH_SIZE = 8
+"""Steps of so many sequences are timed by default; an engine's default is the same"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ class CalibrationConfig:
 
     answers: AnswerConfig = field(default_factory=lambda: AnswerConfig(max_tokens=128))
     timing: TimingConfig = field(default_factory=TimingConfig)
+    """Of one sequence"""
+    batch_sizes: tuple[int, ...] = (BATCH_SIZE,)
+    """Sequences above one, ascending, whose steps together are timed as well"""
     live: LiveConfig = field(default_factory=LiveConfig)
     work: Path | None = None
     """Folder of finished work, kept for other heads of the same target; by default one beside the
@@ -72,7 +77,8 @@ class Calibration:
 
     bank: TreeBank
     stored: StoredTrace
-    table: LatencyTable
+    tables: tuple[LatencyTable, ...]
+    """Of one sequence, and of each larger batch size"""
     clock: Clock
     candidates: Candidates
     rehearsed: tuple[Rehearsed, ...]
@@ -88,13 +94,13 @@ def calibrate(
     out: Path,
     config: CalibrationConfig,
     progress: Progress = lambda stage, num_done, num_all: None,
-    table: LatencyTable | None = None,
+    tables: Sequence[LatencyTable] = (),
 ) -> Calibration:
     """Make a bank and write it to `out`, whole or not at all.
 
     Args:
-        table: step times, where another bank's for the same target and heads, of the same hour,
-            are to be used; else they are measured.
+        tables: step times of each batch size, where another bank's for the same target and heads,
+            of the same hour, are to be used; else they are measured.
 
     Raises:
         BadInput: no prompt can be answered, answers have no second token, or another calibration
@@ -102,7 +108,7 @@ def calibrate(
         ArtefactError: the work folder is of other prompts or settings, or a file in it is broken.
     """
     with at_work(config.work, out) as work:
-        made = _calibrate(work, target, heads, prompts, out, config, progress, table)
+        made = _calibrate(work, target, heads, prompts, out, config, progress, tuple(tables))
         if config.work is None:
             discard(work)
     return made
@@ -116,21 +122,19 @@ def _calibrate(
     out: Path,
     config: CalibrationConfig,
     progress: Progress,
-    table: LatencyTable | None,
+    tables: tuple[LatencyTable, ...],
 ) -> Calibration:
     """All stages, in the folder of the work."""
     seconds: dict[str, float] = {}
     with _counted(seconds, "trace"):
         stored = _trace(target, heads, prompts, work, config, progress)
     questions = list(joined(*plan_groups(target, prompts, config.answers)))
-    timed = TimedWork(work, target, heads, config.timing)
+    timed = TimedWork(work, target, heads)
     if config.restart:
         timed.forget()
     with _counted(seconds, "times"):
-        table = table or timed.table(
-            lambda: _times(target, heads, questions, stored.trace, config, progress)
-        )
-    clock = clock_of(table, stored.trace)
+        tables = tables or _times(timed, questions, stored.trace, config, progress)
+    clock = clock_of(tables, stored.trace)
     wanted, origin = made_for(target, heads), made_from(stored)
     progress("fit", 0, 2)
     with _counted(seconds, "fit"):
@@ -145,7 +149,7 @@ def _calibrate(
     bank = with_finalists(bank, candidates, live)
     write_bank(bank, out)
     timed.forget()
-    return Calibration(bank, stored, table, clock, candidates, rehearsed, seconds)
+    return Calibration(bank, stored, tables, clock, candidates, rehearsed, seconds)
 
 
 @contextmanager
@@ -183,30 +187,40 @@ def _trace(
 
 
 def _times(
-    target: TargetModel,
-    heads: DraftHeads,
+    timed: TimedWork,
     questions: Sequence[Question],
     trace: RankTrace,
     config: CalibrationConfig,
     progress: Progress,
-) -> LatencyTable:
-    texts = [question.prompt_ids for question in questions]
-    total = max(1, round(config.timing.seconds))
-
-    def tell(share: float) -> None:
-        progress("times", round(share * total), total)
-
-    timing = config.timing
+) -> tuple[LatencyTable, ...]:
+    """Of one sequence, and of each larger batch size; those that are finished are not repeated."""
+    target, timing = timed.target, config.timing
     if target.max_length < SHORT:
         timing = replace(timing, contexts=(target.max_length // 8,), block=2)
+    timings = [timing, *map(timing.of_batch, config.batch_sizes)]
+    total = max(1, round(sum(each.seconds for each in timings)))
+    texts = [question.prompt_ids for question in questions]
     trees = trees_to_time(trace.ranks, TIMED_SIZES)
-    return measure_latency(target, heads, texts, trees, timing, tell)
+    tables: list[LatencyTable] = []
+
+    def measure(timing: TimingConfig) -> LatencyTable:
+        before = sum(each.seconds for each in timings[: len(tables)])
+
+        def tell(share: float) -> None:
+            progress("times", min(round(before + share * timing.seconds), total), total)
+
+        return measure_latency(target, timed.heads, texts, trees, timing, tell)
+
+    for each in timings:
+        tables.append(timed.table(each, measure))
+    return tuple(tables)
 
 
-def clock_of(table: LatencyTable, trace: RankTrace) -> Clock:
+def clock_of(tables: Sequence[LatencyTable], trace: RankTrace) -> Clock:
     """Step times, and those at the average length of the trace's text."""
-    typical = float(np.mean(trace.prompt_lengths + np.diff(trace.row_starts) / 2))
-    return Clock(table.times(typical), table.all_times())
+    length = float(np.mean(trace.prompt_lengths + np.diff(trace.row_starts) / 2))
+    typical = times_at(tables, length)
+    return Clock(typical.times, all_times(tables), typical.batches)
 
 
 def made_from(stored: StoredTrace) -> MadeFrom:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from entmtp.calibrate.trace import RankTrace
 from entmtp.scheduler import Signals, StepChoice, TreePolicy, places_in
-from entmtp.scheduler.times import Times, is_switch
+from entmtp.scheduler.prices import is_switch
+from entmtp.scheduler.times import Times
 from entmtp.trees import Part, Path, Tree, replay
 from entmtp.trees.replay import Counts
 

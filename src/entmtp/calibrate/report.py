@@ -31,6 +31,12 @@ TEXTS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "How long steps take here",
             "Medians with quartiles; the lines are the monotone model that policies look up.",
         ),
+        "batches": (
+            "The best tree by batch size",
+            "Tokens a second of all sequences that step together, as predicted from step times of"
+            " each batch size, with the fastest tree of each number of nodes. Red: the best static"
+            " tree, a larger one only where it is surely faster; with one sequence, by the clock.",
+        ),
         "acceptance": (
             "Acceptance by depth and rank",
             "How often the true token had this rank under the head of this depth.",
@@ -126,6 +132,7 @@ def _page(numbers: Mapping[str, Any]) -> Iterator[str]:
             if tree["is_chosen"] or tree["is_offered"]
         ],
     )
+    yield _batch_table(numbers)
     yield _policy_table(numbers)
     yield _live_table(numbers)
     for name, (title, text) in TEXTS.items():
@@ -177,6 +184,21 @@ def given_up(bounds: Mapping[str, float], num_nodes: int) -> str:
         f" {bounds['fastest_static']:.1f}, {100 * gain:.1f} % more than the bank's static tree; a"
         " bank takes only what is surely faster, and more prompts make surer"
     )
+
+
+def _batch_table(numbers: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            one["batch_size"],
+            one["best"]["num_nodes"],
+            one["best"]["depth"],
+            f"{one['best']['tokens_per_second']:.1f}",
+            f"{one['fastest_by_size'][0]['tokens_per_second']:.1f}",
+        ]
+        for one in numbers["batches"]
+    ]
+    heads = ["batch size", "nodes of the best tree", "depth", "tokens/s together", "plain"]
+    return _table(heads, rows)
 
 
 def _policy_table(numbers: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def study(made: Calibration) -> Numbers:
     return {
         "made_for": asdict(bank.made_for),
         "made_from": asdict(bank.made_from),
-        "machine": dict(made.table.machine),
+        "machine": dict(made.tables[0].machine),
         "seconds": dict(made.seconds),
         "recommended": bank.timing.recommended,
         "oracle_bounds": dict(bank.timing.oracle_bounds),
@@ -57,9 +57,10 @@ def study(made: Calibration) -> Numbers:
         "step_times": [
             {"num_tokens": one.num_tokens, **asdict(one.times)} for one in bank.timing.step_times
         ],
+        "batches": _batches(made),
         "timed_trees": _timed_trees(made),
         "timed_switches": [
-            one._asdict() | {"seconds": one.seconds._asdict()} for one in made.table.switches
+            one._asdict() | {"seconds": one.seconds._asdict()} for one in made.tables[0].switches
         ],
         "acceptance_by_depth_and_rank": by_depth_and_rank(made.stored.trace),
         "signals": _signals(made),
@@ -73,7 +74,7 @@ def study(made: Calibration) -> Numbers:
             for one in made.rehearsed
         ],
         "live": live_numbers(bank),
-        "looks": made.table.looks._asdict(),
+        "looks": made.tables[0].looks._asdict(),
         "choosers": [one._asdict() for one in _compared(made)],
         "best_static": _judged(made),
         "greedy_bias": _greedy_bias(made.stored.trace),
@@ -105,6 +106,41 @@ def _trees(made: Calibration) -> list[Numbers]:
     ]
 
 
+def _batches(made: Calibration) -> list[Numbers]:
+    """Of each batch size that was timed: the best tree, and the fastest of each size.
+
+    Tokens a second are those of all sequences together, as predicted.
+    """
+    bank, evaluation = made.bank, made.candidates.evaluation
+    lengths = [one.num_tokens for one in bank.timing.step_times]
+    found = []
+    for number in made.clock.batch_sizes:
+        repriced = evaluation.repriced(made.clock.of_company(number))
+        rates = {one.tree: number * one.tokens_per_second for one in repriced.predictions}
+        fastest: dict[int, Tree] = {}
+        for tree in sorted(rates, key=rates.__getitem__):
+            fastest[tree.num_nodes] = tree
+        best = bank.static_trees[number - 1]
+        tables = [one.of_company(number) for one in bank.timing.step_times]
+        found.append(
+            {
+                "batch_size": number,
+                "best": _rated(best, rates),
+                "fastest_by_size": [_rated(fastest[size], rates) for size in sorted(fastest)],
+                "step_times": [
+                    {"num_tokens": length, **asdict(times)}
+                    for length, times in zip(lengths, tables, strict=True)
+                ],
+            }
+        )
+    return found
+
+
+def _rated(tree: Tree, rates: Mapping[Tree, float]) -> Numbers:
+    shape = {"num_nodes": tree.num_nodes, "depth": tree.depth}
+    return shape | {"tokens_per_second": rates[tree]}
+
+
 def _timed_trees(made: Calibration) -> list[Numbers]:
     """Steps as they were measured: quartiles of the parts."""
     return [
@@ -116,7 +152,7 @@ def _timed_trees(made: Calibration) -> list[Numbers]:
             "num_accepted": entry.num_accepted,
             **{name: getattr(entry, name)._asdict() for name in ("draft", "verify", "host")},
         }
-        for entry in made.table.entries
+        for entry in made.tables[0].entries
     ]
 
 

@@ -12,7 +12,7 @@ Dimension key: T trees · R rows · B redraws.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,27 @@ class Evaluation:
             return False
         rates = [self.predictions[place].tokens_per_second for place in (one, other)]
         return float(np.log(rates[0]) - np.log(rates[1])) - half > 0
+
+    def repriced(self, times: StepTimes) -> Evaluation:
+        """The same trees over the same rows, where steps take other times."""
+        seconds = [times.step(one.tree.num_nodes, one.tree.depth) for one in self.predictions]
+        predictions = [
+            Prediction(
+                one.tree,
+                one.mean_acceptance_length,
+                new,
+                one.tokens_per_second * one.step_seconds / new,
+                None if one.low is None else one.low * one.step_seconds / new,
+                None if one.high is None else one.high * one.step_seconds / new,
+            )
+            for one, new in zip(self.predictions, seconds, strict=True)
+        ]
+        factors = [one.step_seconds for one in self.predictions] / np.array(seconds)
+        return replace(
+            self,
+            predictions=tuple(predictions),
+            samples=self.samples + np.log(factors)[:, None],
+        )
 
     @property
     def best(self) -> Prediction:

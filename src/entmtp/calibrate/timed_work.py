@@ -30,23 +30,28 @@ class TimedWork:
     folder: Path
     target: TargetModel
     heads: DraftHeads
-    config: TimingConfig
 
     @property
     def live_path(self) -> Path:
         """How far the finalists have come."""
         return self._path("live")
 
-    def table(self, measure: Callable[[], LatencyTable]) -> LatencyTable:
-        """The step times of the run that was interrupted; else they are measured and written."""
-        path, note = self._path("times"), self._path("times-made-with")
-        made_with = self._made_with()
+    def table(
+        self, config: TimingConfig, measure: Callable[[TimingConfig], LatencyTable]
+    ) -> LatencyTable:
+        """The step times of the run that was interrupted; else they are measured and written.
+
+        Those of each batch size have a file of their own.
+        """
+        names = (f"{name}-{config.batch_size}" for name in ("times", "times-made-with"))
+        path, note = map(self._path, names)
+        made_with = self._made_with(config)
         if not describe_changes(read_made_with(note), made_with):
             try:
                 return read_latency(path, Origin.of(self.target, self.heads))
             except ArtefactError:
                 pass  # it was interrupted in front of them
-        table = measure()
+        table = measure(config)
         # No moment leaves times with a note of others.
         path.unlink(missing_ok=True)
         write_made_with(note, made_with)
@@ -55,14 +60,14 @@ class TimedWork:
 
     def forget(self) -> None:
         """Remove all of it, the note last."""
-        for name in ("live", "times", "times-made-with"):
-            self._path(name).unlink(missing_ok=True)
+        for name in ("live", "times-[0-9]*", "times-made-with-*"):
+            for path in self.folder.glob(self._path(name).name):
+                path.unlink()
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}-{heads_fingerprint(self.heads)}.json"
 
-    def _made_with(self) -> MadeWith:
+    def _made_with(self, config: TimingConfig) -> MadeWith:
         machine = describe_environment(self.target)
         own = {name: machine[name] for name in ("processor", "num_cpus", "num_threads")}
-        config = asdict(self.config)
-        return {**config, "contexts": list(self.config.contexts), **own}
+        return {**asdict(config), "contexts": list(config.contexts), **own}

@@ -23,7 +23,7 @@ counts, which is much quieter than the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain as joined
 from itertools import count
 from time import perf_counter
@@ -44,6 +44,8 @@ from entmtp.target.environment import describe_environment, load_average
 from entmtp.trees import ROOT, Tree, chain
 from entmtp.trees.replay import Ranks, best_static_tree
 
+BATCH_SHARE = 1 / 3
+"""Of the time for one sequence, for each larger batch size"""
 LOOK_SHARE = 0.1
 """Of the time for steps, as much again for looks"""
 LOOK_NODES = 8
@@ -64,6 +66,19 @@ class TimingConfig:
     """To spend; every context is visited once whatever it takes"""
     block: int = 3
     """Steps of each tree on end in one visit to a context; the first one is a switch"""
+
+    def of_batch(self, batch_size: int) -> TimingConfig:
+        """The same for several sequences, in less time.
+
+        Not at the longest context of several: the prefills alone would take most of the time.
+        """
+        contexts = sorted(self.contexts)
+        return replace(
+            self,
+            contexts=tuple(contexts[: max(1, len(contexts) - 1)]),
+            batch_size=batch_size,
+            seconds=BATCH_SHARE * self.seconds,
+        )
 
 
 def trees_to_time(ranks: Ranks, sizes: Sequence[int] = SIZES) -> list[Tree]:

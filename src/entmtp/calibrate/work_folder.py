@@ -21,7 +21,7 @@ from entmtp.errors import ArtefactError
 NOTE_NAME = "made_with.json"
 _WORK = re.compile(
     r"(answers-\d{5}|(ranks|draft)-[0-9a-f-]+-\d{5}|trace-[0-9a-f]+)\.safetensors"
-    r"|(times|times-made-with|live)-[0-9a-f]+\.json"
+    r"|((times|times-made-with)-\d+|live)-[0-9a-f]+\.json"
 )
 
 

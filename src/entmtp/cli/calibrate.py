@@ -16,7 +16,7 @@ from entmtp.calibrate.answers import AnswerConfig
 from entmtp.calibrate.live import LiveConfig
 from entmtp.calibrate.live_numbers import finalist_name, live_numbers
 from entmtp.calibrate.pictures import need_matplotlib
-from entmtp.calibrate.pipeline import Calibration, CalibrationConfig, calibrate
+from entmtp.calibrate.pipeline import BATCH_SIZE, Calibration, CalibrationConfig, calibrate
 from entmtp.calibrate.report import check_place, given_up, write_report
 from entmtp.calibrate.study import study
 from entmtp.calibrate.timing import TimingConfig
@@ -40,6 +40,9 @@ from entmtp.errors import BadInput
 from entmtp.heads import locate_heads
 from entmtp.scheduler import TreeBank
 from entmtp.target.embedded import EMBEDDED
+
+MAX_BATCH_SIZE = 256
+"""A bank names a tree for each number of sequences up to the largest that is timed"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,15 @@ class PlaceOptions:
     timing_seconds: Annotated[
         float, typer.Option(help="Time to spend on timing steps; be alone on the machine.")
     ] = TimingConfig.seconds
+    batch_size: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,…",
+            help="Time steps of so many sequences together, too, and find their best tree; each"
+            " takes about a third of --timing-seconds more. 1 always takes part, and alone if"
+            " nothing else is asked for.",
+        ),
+    ] = str(BATCH_SIZE)
     live_seconds: Annotated[
         float,
         typer.Option(
@@ -93,6 +105,24 @@ class PlaceOptions:
             " surely faster is recommended. More time makes surer; 0 recommends a static tree."
         ),
     ] = LiveConfig.seconds
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those above one, ascending.
+
+        Raises:
+            BadInput: one is no count, or too large.
+        """
+        found = set()
+        for each in self.batch_size.split(","):
+            digits = each.strip()
+            is_count = digits.isdecimal() and len(digits) <= len(str(MAX_BATCH_SIZE))
+            if not is_count or not 1 <= int(digits) <= MAX_BATCH_SIZE:
+                raise BadInput(
+                    f"--batch-size {self.batch_size}: give counts from 1 to {MAX_BATCH_SIZE} with"
+                    " commas between them"
+                )
+            found.add(int(digits))
+        return tuple(sorted(found - {1}))
 
     def check(self, reads: Sequence[Place]) -> Path | None:
         """The report's page, if one is wanted.
@@ -107,6 +137,7 @@ class PlaceOptions:
         ):
             if not 0 <= seconds < math.inf:
                 raise BadInput(f"{flag} {seconds}: give a number from 0 up")
+        self.batch_sizes()
         files = given("--out", self.out)
         check_file(files[0])
         page = None if self.report is None else check_place(self.report, self.out)
@@ -161,9 +192,14 @@ def run(
     answers, prompts = text.answers(), text.load()
     model = open_target(target, runtime=target.runtime)
     loaded = open_heads(folder, model)
-    timing = TimingConfig(seconds=places.timing_seconds)
-    live = LiveConfig(places.live_seconds)
-    config = CalibrationConfig(answers, timing, live, places.work, places.restart)
+    config = CalibrationConfig(
+        answers,
+        TimingConfig(seconds=places.timing_seconds),
+        places.batch_sizes(),
+        LiveConfig(places.live_seconds),
+        places.work,
+        places.restart,
+    )
     with warnings_as_notes(), _bars() as bars:
         made = calibrate(model, loaded, prompts, places.out, config, bars.show)
     if page is not None:
@@ -213,6 +249,8 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
         f" {bounds['full']:.1f}; one number of nodes, ranked anew in each step"
         f" {bounds['fixed_size']:.1f}"
     )
+    in_company = [f"{number}: {nodes}" for number, nodes in _sizes_by_batch(made).items()]
+    print(f"nodes of the best static tree by batch size: {', '.join(in_company)}")
     if words := given_up(bounds, made.candidates.evaluation.best.tree.num_nodes):
         print(words)
     for one in made.rehearsed[1:]:
@@ -224,6 +262,12 @@ def _tell(made: Calibration, places: PlaceOptions) -> None:
     _tell_live(bank)
     print(f"recommended: {bank.timing.recommended}")
     note(" · ".join(f"{stage} {seconds:.0f} s" for stage, seconds in made.seconds.items()))
+
+
+def _sizes_by_batch(made: Calibration) -> dict[int, int]:
+    """Nodes of the best static tree of each number of sequences whose steps were timed."""
+    trees = made.bank.static_trees
+    return {number: trees[number - 1].num_nodes for number in made.clock.batch_sizes}
 
 
 def _tell_live(bank: TreeBank) -> None:
@@ -251,6 +295,7 @@ def summary(made: Calibration, places: PlaceOptions) -> dict[str, Any]:
         "num_nodes": [tree.num_nodes for tree in bank.bank],
         "num_nodes_offered": [tree.num_nodes for tree in bank.offer],
         "static_num_nodes": bank.best_static.num_nodes,
+        "static_num_nodes_by_batch_size": _sizes_by_batch(made),
         "fastest_static_num_nodes": made.candidates.evaluation.best.tree.num_nodes,
         "oracle_bounds": dict(bank.timing.oracle_bounds),
         "policies": [one.replayed._asdict() for one in made.rehearsed],

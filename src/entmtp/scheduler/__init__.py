@@ -22,7 +22,7 @@ from entmtp.scheduler.record import Decision, Recorded, decision_of
 from entmtp.scheduler.registry import policy_from_bank
 from entmtp.scheduler.sharing import share_rows
 from entmtp.scheduler.throughput import Stage, ThroughputPolicy
-from entmtp.scheduler.times import AtContext, StepTimes, Times, at_any_length
+from entmtp.scheduler.times import AtContext, OfBatch, StepTimes, Times, at_any_length
 
 __all__ = [
     "Adaptation",
@@ -34,6 +34,7 @@ __all__ = [
     "HysteresisPolicy",
     "LadderPolicy",
     "MadeFor",
+    "OfBatch",
     "PerStepPolicy",
     "PlainPolicy",
     "PublishedHysteresis",

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from entmtp.errors import ArtefactError
 from entmtp.scheduler.acceptance import StepFunction
 from entmtp.scheduler.throughput import Stage
-from entmtp.scheduler.times import AtContext
+from entmtp.scheduler.times import AtContext, are_times
 from entmtp.trees import Tree
 
 RECOMMENDABLE = ("static", "ladder", "hysteresis", "throughput", "per-step")
@@ -124,7 +124,7 @@ class Timing:
     """What depends on the clock, and so differs a little from run to run."""
 
     step_times: tuple[AtContext, ...]
-    """Ascending by length of the committed text"""
+    """Ascending by length of the committed text; of one sequence, and of more that step together"""
     tokens_per_second: tuple[Interval, ...]
     """Of each tree of the bank, by end-to-end timing or as predicted"""
     chosen: tuple[int, ...]
@@ -147,6 +147,10 @@ class Timing:
     """Who ran for it: the best static tree first. Empty where nothing was run live"""
     oracle_bounds: Mapping[str, float]
     """Tokens a second of choosers that know the future, and of the best static tree"""
+    best_in_company: tuple[int, ...]
+    """Places of the trees of most tokens a second, as predicted, for 2, 3, … sequences that step
+    together, up to the largest number that was timed. Empty where that is one, and in a bank of
+    before"""
 
 
 def _is_interval(one: Interval) -> bool:
@@ -224,6 +228,10 @@ class TreeBank:
             ),
             ("a ladder's places of trees, ascending", _are_places(timing.ladder.trees, num_trees)),
             ("offered places of trees, ascending", _are_places(timing.offered, num_trees)),
+            (
+                "places of trees in company",
+                all(0 <= place < num_trees for place in timing.best_in_company),
+            ),
             ("finalists, a static tree first", _are_finalists(timing.live, num_trees)),
             (
                 "a recommended policy, of the finalists if there are any",
@@ -238,10 +246,8 @@ class TreeBank:
                 all(len(stage.by_tree) == num_trees for stage in self.acceptance.stages),
             ),
             (
-                "step times that ascend by context",
-                bool(timing.step_times)
-                and [one.num_tokens for one in timing.step_times]
-                == sorted({one.num_tokens for one in timing.step_times}),
+                "step times that ascend by context, and at each by the same batch sizes from 2 up",
+                are_times(timing.step_times),
             ),
         ):
             if not is_right:
@@ -267,6 +273,15 @@ class TreeBank:
         """
         live = self.timing.live
         return self.trees[live[0].trees[0]].tree if live else self.bank[-1]
+
+    @property
+    def static_trees(self) -> tuple[Tree, ...]:
+        """The best static tree of 1, 2, 3, … sequences that step together; more take the last.
+
+        Only that of one sequence may have been tried live.
+        """
+        in_company = (self.trees[place].tree for place in self.timing.best_in_company)
+        return (self.best_static, *in_company)
 
     def check_made_for(self, made_for: MadeFor, where: str = "the bank") -> None:
         """Refuse to serve what the bank was not made for.

@@ -24,17 +24,20 @@ from entmtp.errors import ArtefactError, BadInput, TreeError
 from entmtp.scheduler.bank import TreeBank
 from entmtp.trees import Tree
 
-SCHEMA_VERSION = 4
-_READABLE = (1, 2, 3, SCHEMA_VERSION)
+SCHEMA_VERSION = 5
+_READABLE = (1, 2, 3, 4, SCHEMA_VERSION)
 _ABSENT = {
     "switch_seconds": 0.0,
     "root_seconds": 0.0,
     "read_seconds": 0.0,
     "live": [],
     "num_threads": 0,
+    "batches": [],
+    "best_in_company": [],
 }
 """What older versions lack, and what that means: version 1 took switches for free, version 2 looks
-too, and nothing was run live; version 3 does not say how many threads its times are of"""
+too, and nothing was run live; version 3 does not say how many threads its times are of; version 4
+has times of one sequence alone"""
 MAX_CHARACTERS = 20_000_000
 _REMEDY = "make it again with `entmtp calibrate`"
 _BROKEN = (

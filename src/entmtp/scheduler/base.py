@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from entmtp.trees import Part, Tree
@@ -57,8 +57,8 @@ class Bid(NamedTuple):
     """Tokens expected to be accepted with 1, 2, … rows, the root's included; never falling"""
     rate: float
     """Tokens a second that it makes in this company: what time is worth"""
-    verify_seconds: Sequence[float]
-    """Of 0, 1, 2, … rows of a step, all sequences' together; its last slope goes on"""
+    verify_seconds: Callable[[int], Sequence[float]]
+    """By the number of sequences: of 0, 1, 2, … rows of each; its last slope goes on"""
     last_rows: int = 0
     """Of each sequence in the step before, as this one knows it; 0 before the first"""
     switch_seconds: float = 0.0

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from entmtp.errors import BadInput
 from entmtp.scheduler.adapting import Adaptation, Learnt, Probing, Rate
 from entmtp.scheduler.base import Bid, DraftSignals, Estimate, Room, Selection, Signals, TreePolicy
-from entmtp.scheduler.times import Costs, Times, is_switch, verify_time
+from entmtp.scheduler.prices import Costs, is_switch
+from entmtp.scheduler.times import Times
 from entmtp.trees import ROOT, Tree, chain
 
 LEAST = chain(1)
@@ -93,22 +94,19 @@ class Costed(Selection):
         """Whether this step drafts only to learn, and so has to verify some of it"""
         self.is_least = False
         """Whether it is a probe that drafts only `LEAST`"""
-        self._place = 0
+        self._at = self._costs.at[0]
+        """At this step's length, for any number of sequences"""
+        self.prices = self._at.of(1)
+        """For as many sequences as took part in the last step"""
         self._depth = 0
         """Levels drafted in this step"""
         self._rows = 0
-        """That this step was promised to verify, all sequences' together"""
-        self._spent = 0.0
-        """Seconds that such a step takes behind others of its size"""
+        """Of each sequence that this step was promised to verify"""
         self._last_rows = 0
         """Of this sequence in the last step, padding included; 0 before the first"""
         self.verify: Sequence[float] = ()
         """Seconds by rows of this sequence: of the whole step, if every one takes as many; a
         switch included, where it is one"""
-        self.rows_alone: Sequence[float] = ()
-        """The same without switches"""
-        self._switch_seconds = 0.0
-        """At this length"""
 
     def learn(self, num_accepted: int) -> None:
         """Correct predictions by what the last step accepted of its drafts."""
@@ -116,11 +114,11 @@ class Costed(Selection):
 
     def hear(self, signals: Signals) -> None:
         """Learn from the last step, and turn to this one."""
-        company, rows = signals.num_sequences, signals.num_rows or self._rows
+        company = signals.num_sequences
+        rows = signals.num_rows // company or self._rows
         if signals.num_steps and self.estimate is not None:
-            rate = self._learnt.rate
-            plain = self._seconds(company, 0)
-            seconds = self._spent if rows == self._rows else self._seconds(rows, self._depth)
+            rate, prices = self._learnt.rate, self._at.of(company)
+            plain, seconds = prices.step(1, 0), prices.step(rows, self._depth)
             if self._has_drafted:
                 extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
@@ -128,12 +126,12 @@ class Costed(Selection):
                 if self.is_probe:
                     self._probing.hear(surplus, extra / plain)
                 self.learn(signals.num_accepted)
-            rate.hear(signals.num_accepted + 1, seconds + self._switch(rows // company), plain)
-        costs, last = self._costs, rows // company
-        place = self._place = costs.place(signals.num_context)
-        self.rows_alone = costs.verify[place] if company == 1 else costs.of_company(place, company)
-        self.verify = costs.of_company(place, company, last) if last else self.rows_alone
-        self._last_rows, self._switch_seconds = last, costs.switch[place]
+            switch = prices.switch * is_switch(rows, self._last_rows)
+            rate.hear(signals.num_accepted + 1, seconds + switch, plain)
+        self._at = self._costs.at[self._costs.place(signals.num_context)]
+        self.prices = self._at.of(company)
+        self.verify = self.prices.behind(rows)
+        self._last_rows = rows
         self._depth = 0
         self._has_drafted = False
 
@@ -153,38 +151,18 @@ class Costed(Selection):
         """Whether nothing but a probe will draft for the rest of a long pause."""
         return self._probing.is_resting
 
-    def _seconds(self, rows: int, levels: int) -> float:
-        """Of a step of so many rows, all sequences' together, behind so many levels of a draft.
-
-        Without a switch.
-        """
-        place = self._place
-        verify = verify_time(self._costs.verify[place], rows)
-        return verify + self._costs.draft[place][levels] + self._costs.host[place]
-
-    def _switch(self, rows: int) -> float:
-        """What a step of so many rows of each sequence takes longer than behind its like."""
-        return self._switch_seconds if is_switch(rows, self._last_rows) else 0.0
-
     def spared(self) -> float:
         """Seconds of the switch that plain decoding would be; below 0, of the one that drafting is.
 
         A draft is taken to stay with the last step's number of rows, if that was one.
         """
-        if self._last_rows == 1:
-            return -self._switch_seconds
-        return self._switch(1)
+        switch = self.prices.switch
+        return -switch if self._last_rows == 1 else switch * is_switch(1, self._last_rows)
 
     def bid_for(self, gains: Sequence[float]) -> Bid:
         """A bid, by what 1, 2, … rows are expected to bring."""
-        place = self._place
-        return Bid(
-            gains,
-            self._learnt.rate.value,
-            self._costs.verify[place],
-            self._last_rows,
-            self._switch_seconds,
-        )
+        rate, switch = self._learnt.rate.value, self.prices.switch
+        return Bid(gains, rate, self._at.verify, self._last_rows, switch)
 
     def bid_to_probe(self) -> Bid:
         """For `LEAST`: what it brings at best, else several that probe would all draft in vain."""
@@ -208,8 +186,9 @@ class Costed(Selection):
             rows: of this sequence's tree.
             room: what the batch gives each sequence, where it shares rows out.
         """
-        slots, company = (rows, 1) if room is None else (room.num_slots, room.num_sequences)
-        self._rows = slots * company
-        self._spent = self._seconds(self._rows, self._depth)
-        seconds = self._spent + self._switch(slots)
+        prices, self._rows = self.prices, rows
+        if room is not None:
+            prices, self._rows = self._at.of(room.num_sequences), room.num_slots
+        seconds = prices.step(self._rows, self._depth)
+        seconds += prices.switch * is_switch(self._rows, self._last_rows)
         self.estimate = Estimate(score, num_accepted, seconds, self._learnt.rate.value)

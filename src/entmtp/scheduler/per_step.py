@@ -123,7 +123,7 @@ class _PerStep(Costed):
         self._values, self._ranked, self._gains = [1.0], [], (0.0,)
         value, best, price = 1.0, float("-inf"), self._price(1)
         rate = self._learnt.rate.value
-        draft = self._costs.draft[self._place]
+        draft = self.prices.draft
         gain = 0.0
         for depth, step in enumerate(self._reached(0), start=1):
             value *= step
@@ -145,7 +145,7 @@ class _PerStep(Costed):
         self._value(draft)
         price = self._price(self._best_size())
         frontier = [self._values[node] for node in self._inner[depth - 1]]
-        levels, rate = self._costs.draft[self._place], self._learnt.rate.value
+        levels, rate = self.prices.draft, self._learnt.rate.value
         share, gain = 1.0, 0.0
         for further, step in enumerate(self._reached(depth), start=depth + 1):
             share *= step
@@ -213,7 +213,7 @@ class _PerStep(Costed):
         Args:
             size: rows that would be kept now.
         """
-        verify = self.rows_alone
+        verify = self.prices.verify
         place = bisect_right(self._sizes, size)
         replaced = self._ranked[size - 2] if size > 1 else float("inf")
         if place == len(self._sizes):

@@ -13,15 +13,25 @@ from entmtp.trees import ROOT, Tree
 
 
 class StaticPolicy(TreePolicy):
-    """One tree, always."""
+    """One tree, always; if it is told so, another one for several sequences that step together."""
 
     name = "static"
 
-    def __init__(self, tree: Tree) -> None:
-        self.trees = (tree,)
+    def __init__(self, tree: Tree, in_company: Sequence[Tree] = ()) -> None:
+        """
+        Args:
+            in_company: for 2, 3, … sequences that step together; more take the last one's.
+        """
+        self._by_number = (tree, *in_company)
+        self.trees = tuple(dict.fromkeys(self._by_number))
+
+    @property
+    def num_rows(self) -> frozenset[int]:
+        """Runtimes make ready for one sequence alone."""
+        return frozenset((self.trees[0].num_nodes,))
 
     def begin(self, seed: int) -> Selection:
-        return _Always(self.trees[0])
+        return _Static(self._by_number)
 
 
 class PlainPolicy(StaticPolicy):
@@ -33,12 +43,13 @@ class PlainPolicy(StaticPolicy):
         super().__init__(ROOT)
 
 
-class _Always(Selection):
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+class _Static(Selection):
+    def __init__(self, by_number: tuple[Tree, ...]) -> None:
+        self._by_number = by_number
 
     def widest(self, signals: Signals) -> Tree:
-        return self._tree
+        trees = self._by_number
+        return trees[min(signals.num_sequences, len(trees)) - 1]
 
 
 class RandomPolicy(TreePolicy):

@@ -22,7 +22,8 @@ from entmtp.scheduler.throughput import Stage, ThroughputPolicy
 
 
 def _static(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
-    return StaticPolicy(bank.best_static)
+    tree, *in_company = bank.static_trees
+    return StaticPolicy(tree, in_company)
 
 
 def _ladder(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:

@@ -141,7 +141,7 @@ class _Throughput(Costed):
     def _worth(self, score: float) -> float:
         """Of the best tree, over a plain step, by a score known before drafting."""
         gains = self._gains(0, score)
-        verify, draft = self.verify, self._costs.draft[self._place]
+        verify, draft = self.verify, self.prices.draft
         rate = self._learnt.rate.value
         plain = verify[1]
         return max(
@@ -154,7 +154,7 @@ class _Throughput(Costed):
     def goes_on(self, signals: Signals, draft: DraftSignals) -> bool:
         depth = draft.tree.depth
         gains = self._gains(depth, self._score_of(signals, draft))
-        verify, levels = self.verify, self._costs.draft[self._place]
+        verify, levels = self.verify, self.prices.draft
         rate = self._learnt.rate.value
         now, later = -rate * verify[1], float("-inf")
         for gain, size, reach in zip(gains, self._sizes, self._depths, strict=True):

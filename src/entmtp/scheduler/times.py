@@ -1,6 +1,7 @@
 """How long a step takes: medians of measured sizes, and what follows of those in between.
 
-Knows: times by rows, levels and context. Does not know: models, who measured, acceptance.
+Knows: times by rows, levels, context and batch size. Does not know: models, who measured,
+acceptance.
 
 Times are those of a step behind others with as many rows. One behind a step with another number of
 rows, a *switch*, takes longer by `switch_seconds`: a runtime has a copy of its own for each number,
@@ -11,14 +12,12 @@ nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from entmtp.errors import BadInput
-from entmtp.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class StepTimes:
     """
 
     rows: tuple[int, ...]
-    """Slots that were measured, the root included, ascending from 1"""
+    """Slots of each sequence that were measured, the root included, ascending from 1"""
     verify_seconds: tuple[float, ...]
     """Of each of `rows`: the target's forward and the logits of visited nodes"""
     draft_seconds: tuple[float, ...]
@@ -65,14 +64,17 @@ class StepTimes:
                 " draft_seconds from 0, and nothing below 0"
             )
 
-    def verify(self, rows: int) -> float:
+    def verify(self, rows: float) -> float:
         """Behind the largest measured size, its last slope goes on."""
         return self._at(rows, self.verify_seconds)
 
     def draft(self, rows: int, depth: int) -> float:
         """Seconds of drafting a tree of `rows` nodes, root included, `depth` deep."""
-        wider = self._at(rows, self.width_seconds) if depth and self.width_seconds else 0.0
-        return self.draft_seconds[depth] + wider
+        return self.draft_seconds[depth] + (self.width(rows) if depth else 0.0)
+
+    def width(self, rows: int) -> float:
+        """What drafting a tree of so many nodes takes longer than one path of its depth."""
+        return self._at(rows, self.width_seconds) if self.width_seconds else 0.0
 
     def step(self, rows: int, depth: int) -> float:
         """Seconds of a whole step with a tree of `rows` nodes, root included, `depth` deep.
@@ -85,7 +87,20 @@ class StepTimes:
         """Of a step's looks. Who reads the draft pays for it only where something is drafted."""
         return self.root_seconds * reads_root + self.read_seconds * reads_draft
 
-    def _at(self, rows: int, seconds: Sequence[float]) -> float:
+    def of_more(self, factor: float) -> StepTimes:
+        """Times of `factor` times as many sequences, as if their rows were of these.
+
+        Heads and host take no longer.
+        """
+        rows = range(1, self.rows[-1] + 1)
+        return replace(
+            self,
+            rows=tuple(rows),
+            verify_seconds=tuple(self.verify(factor * each) for each in rows),
+            width_seconds=tuple(map(self.width, rows)),
+        )
+
+    def _at(self, rows: float, seconds: Sequence[float]) -> float:
         for place in range(1, len(self.rows)):
             if rows <= self.rows[place] or place == len(self.rows) - 1:
                 low, high = self.rows[place - 1], self.rows[place]
@@ -94,98 +109,90 @@ class StepTimes:
         return seconds[0]
 
 
+class OfBatch(NamedTuple):
+    """Times of so many sequences that step together."""
+
+    batch_size: int
+    times: StepTimes
+    """By rows of each sequence, of the whole step"""
+
+
 class AtContext(NamedTuple):
     """Times at one length of the committed text."""
 
     num_tokens: int
     times: StepTimes
+    """Of one sequence alone"""
+    batches: tuple[OfBatch, ...] = ()
+    """Of more, as far as they were measured, ascending by batch size"""
+
+    def of_company(self, num_sequences: int) -> StepTimes:
+        """Times of so many sequences that step together.
+
+        Between measured batch sizes they are linear in the number, and no part of a step is shorter
+        than that of a smaller batch. More sequences than were measured take as long as those of the
+        largest batch with as many rows in all.
+        """
+        alone = OfBatch(1, self.times)
+        batches = list(accumulate(self.batches, _no_shorter, initial=alone))
+        for low, high in pairwise(batches):
+            if num_sequences < high.batch_size:
+                share = (num_sequences - low.batch_size) / (high.batch_size - low.batch_size)
+                return _between(low.times, high.times, share)
+        largest = batches[-1]
+        if num_sequences == largest.batch_size:
+            return largest.times
+        return largest.times.of_more(num_sequences / largest.batch_size)
+
+
+def _no_shorter(low: OfBatch, high: OfBatch) -> OfBatch:
+    return high._replace(times=_between(low.times, high.times, 1.0))
+
+
+def _between(low: StepTimes, high: StepTimes, share: float) -> StepTimes:
+    """Part by part; none of `high` counts as shorter than that of `low`."""
+
+    def part(few: float, many: float) -> float:
+        return few + share * max(many - few, 0.0)
+
+    rows = tuple(sorted({*low.rows, *high.rows}))
+    return StepTimes(
+        rows,
+        tuple(part(low.verify(each), high.verify(each)) for each in rows),
+        tuple(map(part, low.draft_seconds, high.draft_seconds)),
+        part(low.host_seconds, high.host_seconds),
+        tuple(part(low.width(each), high.width(each)) for each in rows),
+        part(low.switch_seconds, high.switch_seconds),
+        part(low.root_seconds, high.root_seconds),
+        part(low.read_seconds, high.read_seconds),
+    )
 
 
 Times = Sequence[AtContext]
 """Ascending by length."""
 
 
-def at_any_length(times: StepTimes) -> tuple[AtContext, ...]:
-    """One table for every length."""
-    return (AtContext(0, times),)
+def are_times(times: Times) -> bool:
+    """Whether there are any, by ascending lengths, and each has the same ascending batch sizes.
 
-
-class Costs:
-    """Times of the sizes that a policy uses, looked up instead of computed.
-
-    `verify[length][rows]` and `draft[length][levels]`, where `length` is a place in `Times`. What
-    is drafted is the last of the trees, level by level: wide levels take longer than one path. What
-    looking costs is in them: of the draft in `draft`, of the root in `host`.
+    Of those each is above 1, and knows as many draft levels as one sequence alone.
     """
-
-    def __init__(self, times: Times, trees: Sequence[Tree], *, reads_root: bool = False) -> None:
-        """
-        Args:
-            trees: all that may be verified, and last what is drafted of them.
-            reads_root: whether the policy does so in each step.
-
-        Raises:
-            BadInput: there is no table, or one does not reach as deep as the trees.
-        """
-        depth = max(tree.depth for tree in trees)
-        most = max(tree.num_nodes for tree in trees)
-        if not times:
-            raise BadInput("a policy that counts time needs step times; give at least one table")
-        for one in times:
-            if len(one.times.draft_seconds) <= depth:
-                raise BadInput(
-                    f"the step times know {len(one.times.draft_seconds) - 1} draft levels and a"
-                    f" tree has {depth}; measure as many"
-                )
-        # Where one length ends and the next begins: half way.
-        lengths = [one.num_tokens for one in times]
-        self._ends = [(a + b) // 2 for a, b in pairwise(lengths)]
-        self.times = [one.times for one in times]
-        self.verify = [[0.0, *map(one.verify, range(1, most + 1))] for one in self.times]
-        levels = [trees[-1].truncate(d).num_nodes for d in range(trees[-1].depth + 1)]
-        self.draft = [
-            [one.draft(rows, d) + one.read_seconds * (d > 0) for d, rows in enumerate(levels)]
-            for one in self.times
-        ]
-        self.host = [one.host_seconds + one.root_seconds * reads_root for one in self.times]
-        self.switch = [one.switch_seconds for one in self.times]
-        self._in_company: dict[tuple[int, int, int], Sequence[float]] = {}
-        self.plain_seconds = self.times[0].step(1, 0)
-        """Of a plain step, at the shortest length"""
-        if not self.plain_seconds > 0:
-            raise BadInput("a plain step takes no time, by the step times; measure them again")
-
-    def of_company(self, place: int, num_sequences: int, last_rows: int = 0) -> Sequence[float]:
-        """Seconds of 0, 1, 2, … rows of each of so many sequences.
-
-        Args:
-            last_rows: of each in the step before, from which any other number is a switch; 0
-                before the first step, where none is.
-        """
-        known = self._in_company.get((place, num_sequences, last_rows))
-        if known is None:
-            alone, switch = self.verify[place], self.switch[place]
-            known = [
-                verify_time(alone, num_sequences * rows) + switch * is_switch(rows, last_rows)
-                for rows in range(len(alone))
-            ]
-            self._in_company[place, num_sequences, last_rows] = known
-        return known
-
-    def place(self, num_tokens: int) -> int:
-        """Which table is nearest to a length of committed text."""
-        return bisect_left(self._ends, num_tokens)
+    lengths = [one.num_tokens for one in times]
+    sizes = {tuple(batch.batch_size for batch in one.batches) for one in times}
+    depths = [
+        (len(batch.times.draft_seconds), len(one.times.draft_seconds))
+        for one in times
+        for batch in one.batches
+    ]
+    return (
+        bool(lengths)
+        and lengths == sorted(set(lengths))
+        and len(sizes) == 1
+        and all([1, *some] == sorted({1, *some}) for some in sizes)
+        and all(of_batch == alone for of_batch, alone in depths)
+    )
 
 
-def is_switch(rows: int, last_rows: int) -> bool:
-    """Whether a step of so many rows is of another number than the one before; 0: there is none."""
-    return last_rows not in (0, rows)
-
-
-def verify_time(seconds: Sequence[float], rows: int) -> float:
-    """Of a table by rows from 0 up; behind its end, the last slope goes on."""
-    last = len(seconds) - 1
-    if rows <= last:
-        return seconds[rows]
-    slope = seconds[last] - seconds[last - 1] if last > 1 else 0.0
-    return seconds[last] + (rows - last) * slope
+def at_any_length(times: StepTimes, batches: Sequence[OfBatch] = ()) -> tuple[AtContext, ...]:
+    """One table for every length, and one for each batch size."""
+    return (AtContext(0, times, tuple(batches)),)
