@@ -19,6 +19,7 @@ from entmtp.scheduler import (
     Selection,
     Signals,
     Stage,
+    StaticPolicy,
     StepChoice,
     StepFunction,
     StepTimes,
@@ -101,6 +102,7 @@ BANK_POLICIES: dict[str, Callable[[], TreePolicy]] = {
     "throughput-shared": lambda: throughput(adaptation=Adaptation(is_shared=True)),
     "per-step": per_step,
     "per-step-free": lambda: per_step(FREE, Adaptation(is_on=False), stops=False),
+    "static-in-company": lambda: StaticPolicy(WIDE, (BANK[1], ROOT, BANK[2], chain(3))),
     "adversarial": lambda: AdversarialPolicy(),
 }
 

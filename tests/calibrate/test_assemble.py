@@ -11,17 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entmtp.calibrate.assemble import Candidates, Clock
 from entmtp.calibrate.offer import choose_offer
 from entmtp.calibrate.pipeline import AnswerConfig, CalibrationConfig, calibrate
 from entmtp.calibrate.pool import candidate_trees, within
 from entmtp.calibrate.rehearse import make_folds, rehearse, run_seconds
 from entmtp.calibrate.replay import PolicyRun, replay_policy, replay_tree
-from entmtp.calibrate.throughput import evaluate
+from entmtp.calibrate.throughput import evaluate, sure_bank
 from entmtp.calibrate.trace import MISS, RankTrace
 from entmtp.calibrate.walk import accepted_at, row_tokens, rows_of, take_rows
 from entmtp.errors import BadInput
 from entmtp.scheduler import (
     Adaptation,
+    OfBatch,
     StaticPolicy,
     StepTimes,
     TreeBank,
@@ -64,6 +66,28 @@ def test_candidates_are_parts_of_the_wide_tree_and_the_same_whatever_the_times()
     assert usual_bank().trees == usual_bank(DEAR).trees
     nothing = replace(trace, ranks=np.full_like(trace.ranks, 70))
     assert candidate_trees(nothing) == (ROOT, chain(1))
+
+
+def test_in_company_the_best_tree_is_that_of_so_many_sequences() -> None:
+    trace = usual()
+    candidates = Candidates.of(trace, RISING, 0)
+    alone = Clock(RISING, at_any_length(RISING))
+    assert candidates.best_in_company(alone) == ()
+    assert usual_bank().static_trees == (usual_bank().best_static,)
+    # Of four sequences drafts never pay, and between one and four they pay less and less.
+    clock = alone._replace(batches=(OfBatch(4, DEAR),))
+    assert clock.batch_sizes == (1, 4)
+    places = candidates.best_in_company(clock)
+    sizes = [candidates.trees[place].num_nodes for place in places]
+    assert len(sizes) == 3
+    assert sizes[-1] == 1
+    assert [usual_bank().best_static.num_nodes, *sizes] == sorted(
+        [usual_bank().best_static.num_nodes, *sizes], reverse=True
+    )
+    assert usual_bank().best_static.num_nodes > 1
+    for number, place in enumerate(places, start=2):
+        evaluation = evaluate(trace, candidates.trees, clock.of_company(number), 0)
+        assert candidates.trees[place] == sure_bank(evaluation)[-1].tree
 
 
 def test_within_cuts_futures_where_the_tree_ends() -> None:

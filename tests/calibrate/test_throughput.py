@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,19 @@ def test_tokens_a_second_by_hand() -> None:
     assert one.step_seconds == pytest.approx(RISING.step(2, 1))
     assert one.tokens_per_second == pytest.approx(7 / 5 / RISING.step(2, 1))
     assert (one.low, one.high) == (None, None)
+
+
+def test_other_times_on_the_same_rows_are_another_price_of_the_same_steps() -> None:
+    trace = by_chance(num_rows=12)
+    trees = [ROOT, chain(1), full(2, 2)]
+    repriced, anew = evaluate(trace, trees, FLAT).repriced(RISING), evaluate(trace, trees, RISING)
+    for one, other in zip(repriced.predictions, anew.predictions, strict=True):
+        assert one.tree == other.tree
+        assert astuple(one)[1:] == pytest.approx(astuple(other)[1:])
+    assert np.allclose(repriced.samples, anew.samples)
+    assert repriced.num_rows == anew.num_rows == 12
+    few = by_hand([[0], [9], [MISS]])
+    assert evaluate(few, trees, FLAT).repriced(RISING).best.low is None
 
 
 def test_student_quantiles() -> None:

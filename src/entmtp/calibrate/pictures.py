@@ -110,7 +110,7 @@ def _batches(axes: Any, numbers: Numbers) -> None:
     for place, one in enumerate(numbers["batches"]):
         shade = 0.35 + 0.65 * (place + 1) / len(numbers["batches"])
         rated, best = one["fastest_by_size"], one["best"]
-        label = f"batch size {one['batch_size']}, best with {best['num_nodes']} nodes"
+        label = f"batch size {one['batch_size']} (nodes of the best: {best['num_nodes']})"
         axes.plot(
             [tree["num_nodes"] for tree in rated],
             [tree["tokens_per_second"] for tree in rated],

@@ -133,6 +133,8 @@ class AtContext(NamedTuple):
         than that of a smaller batch. More sequences than were measured take as long as those of the
         largest batch with as many rows in all.
         """
+        if num_sequences == 1:
+            return self.times
         alone = OfBatch(1, self.times)
         batches = list(accumulate(self.batches, _no_shorter, initial=alone))
         for low, high in pairwise(batches):
