@@ -282,7 +282,8 @@ def test_larger_batches_are_looked_up_at_the_contexts_of_one_sequence() -> None:
         (OfBatch(8, larger.times(200)),),
         (OfBatch(8, larger.times(200)),),
     ]
-    assert times_at([TABLE, larger], 150).times == TABLE.times(150)
+    between = times_at([TABLE, replace(TABLE, batch_size=8)], 150)
+    assert between == (150, TABLE.times(150), (OfBatch(8, TABLE.times(150)),))
 
 
 def test_several_sequences_are_timed_in_less_time_and_not_at_the_longest_context() -> None:

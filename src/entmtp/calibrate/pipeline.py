@@ -61,14 +61,14 @@ class CalibrationConfig:
     answers: AnswerConfig = field(default_factory=lambda: AnswerConfig(max_tokens=128))
     timing: TimingConfig = field(default_factory=TimingConfig)
     """Of one sequence"""
-    batch_sizes: tuple[int, ...] = (BATCH_SIZE,)
-    """Sequences above one, ascending, whose steps together are timed as well"""
     live: LiveConfig = field(default_factory=LiveConfig)
     work: Path | None = None
     """Folder of finished work, kept for other heads of the same target; by default one beside the
     bank, which goes when that is there"""
     restart: bool = False
     """Work of other prompts or settings is made anew instead of refused, and all times are"""
+    batch_sizes: tuple[int, ...] = (BATCH_SIZE,)
+    """Sequences above one, ascending, whose steps together are timed as well"""
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,10 @@ def run(
     config = CalibrationConfig(
         answers,
         TimingConfig(seconds=places.timing_seconds),
-        places.batch_sizes(),
         LiveConfig(places.live_seconds),
         places.work,
         places.restart,
+        places.batch_sizes(),
     )
     with warnings_as_notes(), _bars() as bars:
         made = calibrate(model, loaded, prompts, places.out, config, bars.show)
