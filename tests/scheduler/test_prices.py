@@ -93,6 +93,8 @@ def test_above_the_largest_batch_size_rows_go_on() -> None:
             expected = TIMED.of_company(8).verify(number / 8 * rows)
             assert TIMED.of_company(number).verify(rows) == pytest.approx(expected)
     assert TIMED.of_company(12).draft_seconds == TIMED.of_company(8).draft_seconds
+    endless = replace(ALONE, rows=(1, 4, 10**8))
+    assert AtContext(0, endless).of_company(3).verify(5) == pytest.approx(endless.verify(15))
 
 
 def test_a_bank_of_one_sequence_prices_rows_as_if_they_were_of_one() -> None:
