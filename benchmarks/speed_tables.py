@@ -34,8 +34,9 @@ PAPER = {
 """What EntMTP-tau is compared with, and what arXiv 2606.27550 tells of it"""
 
 
-def speed_table() -> str:
-    content = read("speed-int8.json")
+def speed_table(name: str) -> str:
+    """The methods of one run of `entmtp bench`."""
+    content = read(name)
     rows = [
         "| | tokens/s | speed-up (95 %) | tokens a step | identical |",
         "|---|---|---|---|---|",
@@ -98,7 +99,7 @@ def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:
     ratios = [d["ratio"] for d in speed["differences"] + padded["differences"]]
     hydra = next(m for m in padded["methods"] if m["name"] == "hydra-best")
     return (
-        f"Bfloat16 (logits in float32): identical are {counts}; with plain decoding padded to the"
+        f"Bfloat16 with PyTorch as it comes (logits in float32): identical are {counts}; with plain decoding padded to the"
         f" tree's rows {hydra['num_identical']} of {hydra['num_prompts']} with Hydra++. At every"
         " first difference the gap between the two tokens is"
         f" at most {max(ratios, default=0.0):.2f} times the rounding error there (up to 2 it is"
@@ -113,7 +114,7 @@ def time_of_a_step(speed: dict[str, Any]) -> str:
         " rows)"
         for m in speed["methods"]
     )
-    return f"A step: {parts}."
+    return f"A step there: {parts}."
 
 
 def of_a_batch(content: dict[str, Any]) -> str:

@@ -224,7 +224,7 @@ def test_weights_are_packed_by_all_threads_and_made_ready_by_one(
     assert set(threads) == {(1, 3)}
 
 
-@pytest.mark.parametrize(("number_format", "limit"), [("int8", 0.05), ("bfloat16", 0.01)])
+@pytest.mark.parametrize(("number_format", "limit"), [("int8", 0.05), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 @torch.inference_mode()
 def test_hidden_states_are_near_those_of_pytorch(

@@ -52,6 +52,7 @@ class NativeTarget(TargetModel):
     runtime = "native"
     exact_length = _EXACT_LENGTH
     rows_at_once = _ROWS_AT_ONCE
+    has_float32_twin = False
 
     def __init__(self, target: TargetModel, number_format: str, progress: Progress) -> None:
         """Pack the weights of `target`.
@@ -70,7 +71,6 @@ class NativeTarget(TargetModel):
         prepare(progress)
         progress(f"packing the weights of {target.name} for {number_format}")
         self._number_format = number_format
-        self.has_float32_twin = number_format != "int8"
         self._num_threads = torch.get_num_threads()
         known = target.unmodified
         body = known.body() if isinstance(known, RememberedModel) else self._body
