@@ -100,8 +100,8 @@ def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:
     hydra = next(m for m in padded["methods"] if m["name"] == "hydra-best")
     return (
         f"Bfloat16 with PyTorch as it comes (logits in float32): identical are {counts}; with plain"
-        f" decoding padded to the tree's rows {hydra['num_identical']} of {hydra['num_prompts']} with"
-        " Hydra++. At every first difference the gap between the two tokens is"
+        f" decoding padded to the tree's rows {hydra['num_identical']} of {hydra['num_prompts']}"
+        " with Hydra++. At every first difference the gap between the two tokens is"
         f" at most {max(ratios, default=0.0):.2f} times the rounding error there (up to 2 it is"
         " rounding)."
     )
