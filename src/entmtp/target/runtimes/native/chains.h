@@ -157,6 +157,7 @@ inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys
       _tile_loadd(4, rows.numbers + d, rows.stride * sizeof(BFloat16));
 #define ENTMTP_SCORE(SUM, OPERAND)                                          \
   if (b + SUM < blocks) {                                                   \
+    fetch_ahead(from + (SUM * size + d) * kLanes);                          \
     _tile_loadd(OPERAND, from + (SUM * size + d) * kLanes, 64);             \
     _tile_dpbf16ps(SUM, 4, OPERAND);                                        \
   }

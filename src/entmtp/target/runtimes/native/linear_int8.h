@@ -107,14 +107,6 @@ inline void quantise_group(const float* from, int64_t index, int64_t g, const Ro
   into.opening[at] = -128 * _mm512_reduce_add_epi32(sum);
 }
 
-// Ask for a tile a few behind this one: the next block's follow at once.
-inline void fetch_ahead(const uint8_t* tile) {
-  constexpr int kAhead = 4;
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < kTileBytes; i += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead * kTileBytes + i), _MM_HINT_T0);
-}
-
 // What a group adds to sixteen outputs of a row.
 inline __m512 add_group(__m512 total, __m512i sum, __m512 scales, float scale) {
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scales, _mm512_set1_ps(scale)),

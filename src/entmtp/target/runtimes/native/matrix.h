@@ -17,7 +17,6 @@ namespace entmtp {
 constexpr int kTileInputs = 64;  // in int8; what widths are multiples of
 constexpr int kBlock = 16;
 constexpr int kRowsAtOnce = 16;
-constexpr int64_t kTileBytes = kBlock * kTileInputs;
 
 // How the inputs of a row are grouped: longer groups are faster, and coarser.
 struct Grouping {
