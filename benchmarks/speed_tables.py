@@ -25,6 +25,8 @@ NAMES = {
     "entmtp-per-step": "Hydra++, `per-step`",
 }
 
+GOAL = 1.6
+"""Times plain decoding's speed, which issue 4 asks of Hydra's best static tree"""
 PAPER = {
     "hydra-default": ("Hydra, Medusa's tree of 63", "1.14x, -, 1.08x"),
     "medusa-default": ("Medusa, the same tree", "up to 1.36x"),
@@ -178,6 +180,40 @@ def beside_the_paper() -> str:
     tau = next(m for m in content["methods"] if m["name"] == "entmtp-tau")
     change = log(tau["perplexity_ratio"])
     rows.append(f"| plain decoding, in perplexity | within 0.02 nats | {change:.3f} nats |")
+    return "\n".join(rows) + "\n"
+
+
+def of_milliseconds() -> str:
+    """Where the time of a step goes, and what stands between it and a goal."""
+    rows = [
+        "| format | | a step (ms) | verify, draft, host | tokens a step | over plain decoding |"
+        f" tokens a step for {GOAL}x | rows for nothing | drafts, too |",
+        "|---" * 9 + "|",
+    ]
+    for name in ("speed-int8.json", "speed-bfloat16-native.json"):
+        content = read(name)
+        methods = {method["name"]: method for method in content["methods"]}
+        plain = methods["plain"]
+        for method in (plain, methods["medusa-best"], methods["hydra-best"]):
+            step, verify = method["step_milliseconds"], method["verify_milliseconds"]
+            length = method["mean_acceptance_length"]
+            gain = length * plain["step_milliseconds"]
+            lean = step - verify + plain["verify_milliseconds"]
+            cells = [
+                content["environment"]["dtype"],
+                NAMES[method["name"]],
+                f"{step:.1f}",
+                f"{verify:.1f}, {method['draft_milliseconds']:.1f},"
+                f" {method['host_milliseconds']:.1f}",
+                f"{length:.2f}",
+                f"{gain / step:.2f}x",
+                f"{GOAL * step / plain['step_milliseconds']:.2f}",
+                f"{gain / lean:.2f}x",
+                f"{gain / (lean - method['draft_milliseconds']):.2f}x",
+            ]
+            if method is plain:
+                cells[5:] = ["-"] * 4
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
