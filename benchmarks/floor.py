@@ -34,7 +34,7 @@ from runtime_steps import Timed
 from entmtp.target import TargetModel
 from entmtp.target.environment import describe_environment, load_average
 
-RUNS = ("native:int8", "openvino:int8", "compiled:bfloat16")
+RUNS = ("native:int8", "native:bfloat16", "openvino:int8", "compiled:bfloat16")
 ROWS = (1, 8, 16)
 NUM_RUNNING = 4
 """Steps of a visit behind its first; of these the first does not count"""

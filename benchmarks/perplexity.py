@@ -30,7 +30,8 @@ from entmtp.target.load import load_target
 
 RUNS = (
     *("eager:float32", "eager:bfloat16"),
-    *("openvino:float32", "openvino:bfloat16", "openvino:int8", "native:int8"),
+    *("openvino:float32", "openvino:bfloat16", "openvino:int8"),
+    *("native:bfloat16", "native:int8"),
 )
 NUM_RESAMPLES = 2000
 

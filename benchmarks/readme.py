@@ -20,7 +20,7 @@ from remedy_tables import (
 )
 from result_files import ROOT, read
 from runtime_tables import of_context_and_batch, of_qwen, of_runtimes
-from speed_tables import beside_the_paper, figures, of_methods, speed_table
+from speed_tables import beside_the_paper, figures, of_methods, of_milliseconds, speed_table
 
 BANKS = ROOT / "src" / "entmtp" / "heads" / "packaged" / "hydra"
 REMEDIES = "remedies.json"
@@ -35,10 +35,15 @@ def main() -> None:
 def pages() -> dict[str, dict[str, Callable[[], str]]]:
     """What stands between which markers of which page."""
     return {
-        "README.md": {"table": speed_table, "figures": figures},
+        "README.md": {
+            "table": lambda: speed_table("speed-int8.json"),
+            "bfloat16": lambda: speed_table("speed-bfloat16-native.json"),
+            "figures": figures,
+        },
         "docs/calibrate.md": {"calibrations": of_calibrations},
         "docs/runtimes.md": {
             "steps": of_runtimes,
+            "milliseconds": of_milliseconds,
             "company": of_context_and_batch,
             "qwen": of_qwen,
         },

@@ -14,6 +14,8 @@ for file in "${files[@]}"; do flags+=(--prompts "$file"); done
 last_line() { tail -n 1 | .venv/bin/python -m json.tool --indent 1 >"$1.part" && mv "$1.part" "$1"; }
 
 .venv/bin/entmtp bench "${flags[@]}" --limit 60 --max-tokens 128 --out "$results/speed-int8.json"
+.venv/bin/entmtp bench "${flags[@]}" --limit 60 --max-tokens 128 --runtime native --dtype bfloat16 \
+    --out "$results/speed-bfloat16-native.json"
 eager=(--runtime eager --dtype bfloat16)
 .venv/bin/entmtp demo "${flags[@]}" "${eager[@]}" --limit 60 --max-tokens 128 \
     --methods plain,medusa-best,hydra-best --json | last_line "$results/speed-bfloat16.json"

@@ -29,7 +29,8 @@ from entmtp.target.masks import causal_among
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = (
     *("eager:float32", "eager:bfloat16", "compiled:bfloat16", "compiled:int8"),
-    *("openvino:float32", "openvino:bfloat16", "openvino:int8", "native:int8"),
+    *("openvino:float32", "openvino:bfloat16", "openvino:int8"),
+    *("native:bfloat16", "native:int8"),
 )
 PAUSE_SECONDS = 0.005
 """Before each step: threads of another runtime wait busily for a while."""

@@ -25,6 +25,8 @@ NAMES = {
     "entmtp-per-step": "Hydra++, `per-step`",
 }
 
+GOAL = 1.6
+"""Times plain decoding's speed, which issue 4 asks of Hydra's best static tree"""
 PAPER = {
     "hydra-default": ("Hydra, Medusa's tree of 63", "1.14x, -, 1.08x"),
     "medusa-default": ("Medusa, the same tree", "up to 1.36x"),
@@ -34,8 +36,9 @@ PAPER = {
 """What EntMTP-tau is compared with, and what arXiv 2606.27550 tells of it"""
 
 
-def speed_table() -> str:
-    content = read("speed-int8.json")
+def speed_table(name: str) -> str:
+    """The methods of one run of `entmtp bench`."""
+    content = read(name)
     rows = [
         "| | tokens/s | speed-up (95 %) | tokens a step | identical |",
         "|---|---|---|---|---|",
@@ -98,9 +101,9 @@ def identity_in_16_bits(speed: dict[str, Any], padded: dict[str, Any]) -> str:
     ratios = [d["ratio"] for d in speed["differences"] + padded["differences"]]
     hydra = next(m for m in padded["methods"] if m["name"] == "hydra-best")
     return (
-        f"Bfloat16 (logits in float32): identical are {counts}; with plain decoding padded to the"
-        f" tree's rows {hydra['num_identical']} of {hydra['num_prompts']} with Hydra++. At every"
-        " first difference the gap between the two tokens is"
+        f"Bfloat16 with PyTorch as it comes (logits in float32): identical are {counts}; with plain"
+        f" decoding padded to the tree's rows {hydra['num_identical']} of {hydra['num_prompts']}"
+        " with Hydra++. At every first difference the gap between the two tokens is"
         f" at most {max(ratios, default=0.0):.2f} times the rounding error there (up to 2 it is"
         " rounding)."
     )
@@ -113,7 +116,7 @@ def time_of_a_step(speed: dict[str, Any]) -> str:
         " rows)"
         for m in speed["methods"]
     )
-    return f"A step: {parts}."
+    return f"A step there: {parts}."
 
 
 def of_a_batch(content: dict[str, Any]) -> str:
@@ -177,6 +180,40 @@ def beside_the_paper() -> str:
     tau = next(m for m in content["methods"] if m["name"] == "entmtp-tau")
     change = log(tau["perplexity_ratio"])
     rows.append(f"| plain decoding, in perplexity | within 0.02 nats | {change:.3f} nats |")
+    return "\n".join(rows) + "\n"
+
+
+def of_milliseconds() -> str:
+    """Where the time of a step goes, and what stands between it and a goal."""
+    rows = [
+        "| format | | a step (ms) | verify, draft, host | tokens a step | over plain decoding |"
+        f" tokens a step for {GOAL}x | rows for nothing | drafts, too |",
+        "|---" * 9 + "|",
+    ]
+    for name in ("speed-int8.json", "speed-bfloat16-native.json"):
+        content = read(name)
+        methods = {method["name"]: method for method in content["methods"]}
+        plain = methods["plain"]
+        for method in (plain, methods["medusa-best"], methods["hydra-best"]):
+            step, verify = method["step_milliseconds"], method["verify_milliseconds"]
+            length = method["mean_acceptance_length"]
+            gain = length * plain["step_milliseconds"]
+            lean = step - verify + plain["verify_milliseconds"]
+            cells = [
+                content["environment"]["dtype"],
+                NAMES[method["name"]],
+                f"{step:.1f}",
+                f"{verify:.1f}, {method['draft_milliseconds']:.1f},"
+                f" {method['host_milliseconds']:.1f}",
+                f"{length:.2f}",
+                f"{gain / step:.2f}x",
+                f"{GOAL * step / plain['step_milliseconds']:.2f}",
+                f"{gain / lean:.2f}x",
+                f"{gain / (lean - method['draft_milliseconds']):.2f}x",
+            ]
+            if method is plain:
+                cells[5:] = ["-"] * 4
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 

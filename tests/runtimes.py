@@ -30,7 +30,7 @@ from fixtures import tiny
 
 def formats_of(runtime: str) -> tuple[str, ...]:
     """The number formats that it has."""
-    return ("int8",) if runtime == "native" else ("float32", "bfloat16", "int8")
+    return native.FORMATS if runtime == "native" else ("float32", "bfloat16", "int8")
 
 
 needs_openvino = pytest.mark.skipif(
@@ -100,9 +100,12 @@ def on_compiled(
 
 
 @lru_cache
-def on_native(arch: str = "llama", *, vocab_size: int = 8, length: int = 256) -> TargetModel:
+def on_native(
+    arch: str = "llama", number_format: str = "int8", *, vocab_size: int = 8, length: int = 256
+) -> TargetModel:
     """The tiny model of `fixtures` on kernels of our own."""
-    return NativeTarget(tiny(arch, vocab_size=vocab_size, max_length=length), "int8", silent)
+    target = tiny(arch, vocab_size=vocab_size, max_length=length)
+    return NativeTarget(target, number_format, silent)
 
 
 def drafting_natively(heads: DraftHeads) -> DraftHeads:
@@ -119,7 +122,7 @@ def on(
     if runtime == "compiled":
         return on_compiled(arch, number_format)
     if runtime == "native":
-        return on_native(arch, length=length)
+        return on_native(arch, number_format, length=length)
     return on_openvino(arch, number_format, length=length)
 
 

@@ -3,9 +3,9 @@
     .venv/bin/python training/shipped_banks.py HELD_OUT.jsonl --heads hydra --out FOLDER
 
 All banks have the same step times, which are measured for the first one; so they differ by what
-their prompts say, and by nothing else. The first one's finalists answer prompts for longer. Ended
-early, it goes on with the bank that it was at; banks that are there are kept. Be alone on the
-machine: ten to fifteen minutes.
+their prompts say, and by nothing else. The first one's finalists answer prompts for longer. With
+`--dtype bfloat16` there is one bank, for all kinds. Ended early, it goes on with the bank that it
+was at; banks that are there are kept. Be alone on the machine: ten to fifteen minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_OF_A_KIND = 64
 def main(arguments: argparse.Namespace) -> None:
     file = str(arguments.prompts)
     prompts = load_workload([file])
-    target = load_target("smollm2-135m", progress=note, runtime="auto")
+    target = load_target("smollm2-135m", arguments.dtype, progress=note, runtime="auto")
     heads = load_heads(arguments.heads, target)
     arguments.out.mkdir(parents=True, exist_ok=True)
     origin = Origin.of(target, heads)
@@ -45,8 +45,10 @@ def main(arguments: argparse.Namespace) -> None:
     tables: Sequence[LatencyTable] = ()
     if all(place.is_file() for place in places):
         tables = [read_latency(place, origin) for place in places]
-    for kind in (None, *KINDS):
-        out = arguments.out / (BANK_NAMES[0] if kind is None else KIND_NAME.format(kind))
+    is_default = arguments.dtype == "auto"
+    for kind in (None, *KINDS) if is_default else (None,):
+        name = BANK_NAMES[0] if is_default else KIND_NAME.format(arguments.dtype)
+        out = arguments.out / (name if kind is None else KIND_NAME.format(kind))
         if out.is_file():
             continue
         some = load_workload([file], arguments.limit) if kind is None else of_kind(prompts, kind)
@@ -80,6 +82,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("prompts", type=Path, metavar="HELD_OUT.jsonl")
     parser.add_argument("--heads", default="hydra", choices=("medusa", "hydra"))
+    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16"))
     parser.add_argument("--limit", type=int, default=96, help="prompts of the bank for all kinds")
     parser.add_argument("--timing-seconds", type=float, default=60)
     parser.add_argument("--live-seconds", type=float, default=170, help="of the bank for all kinds")

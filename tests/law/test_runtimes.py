@@ -56,7 +56,8 @@ CASES = [
     pytest.param("openvino", "llama", "bfloat16", marks=needs_openvino),
     pytest.param("openvino", "qwen3", "int8", marks=needs_openvino),
     *(
-        pytest.param("native", arch, "int8", marks=needs_native)
+        pytest.param("native", arch, number_format, marks=needs_native)
+        for number_format in formats_of("native")
         for arch in ("llama", "qwen2", "qwen3")
     ),
     pytest.param("compiled", "llama", "bfloat16", marks=[needs_compiler, pytest.mark.slow]),

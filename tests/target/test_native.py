@@ -19,7 +19,7 @@ from entmtp.target import TargetModel, load
 from entmtp.target.masks import causal_among
 from entmtp.target.root_signals import root_signals
 from entmtp.target.runtimes import on_runtime
-from entmtp.target.runtimes.native import NativeTarget, library, weights
+from entmtp.target.runtimes.native import FORMATS, NativeTarget, library, weights
 from entmtp.target.runtimes.native import target as target_module
 from entmtp.target.runtimes.native.cache import NativeCache
 from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
@@ -71,8 +71,22 @@ def test_a_product_is_that_of_its_rounded_numbers(
     assert (product - numbers - bias.double()).abs().max() < 1e-3
 
 
-def test_a_row_of_a_product_has_the_same_bits_in_any_company() -> None:
-    matrix, rows = PackedMatrix(random(96, 320)), random(70, 320, seed=3)
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_rows", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize("width", [64, 192, 1536])
+def test_a_product_in_bfloat16_is_that_of_its_rounded_numbers(
+    width: int, num_rows: int, num_threads: int
+) -> None:
+    weight, bias, rows = random(50, width), random(50, seed=1), random(num_rows, width, seed=2)
+    product = PackedMatrix(weight, bias, number_format="bfloat16")(rows, num_threads)
+    numbers = rows.bfloat16().double() @ weight.bfloat16().double().T
+    assert (product - numbers - bias.double()).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("number_format", FORMATS)
+def test_a_row_of_a_product_has_the_same_bits_in_any_company(number_format: str) -> None:
+    matrix = PackedMatrix(random(96, 320), number_format=number_format)
+    rows = random(70, 320, seed=3)
     alone = torch.cat([matrix(row[None].contiguous(), 2) for row in rows])
     for count in (2, 3, 4, 7, 12, 16, 33, 70):
         parts = [matrix(part.contiguous(), 2) for part in rows.split(count)]
@@ -92,23 +106,25 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number_format", FORMATS)
 @torch.inference_mode()
 def test_a_processor_without_tiles_computes_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    number_format: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     weight, bias, rows = random(96, 320), random(96, seed=1), random(40, 320, seed=3)
-    product = PackedMatrix(weight, bias)(rows, 2)
+    rows[7] *= 1e-20  # small numbers whose products vanish
+    product = PackedMatrix(weight, bias, number_format=number_format)(rows, 2)
     ids = torch.randint(8, (1, 200), generator=torch.Generator().manual_seed(2))
-    states = answer(with_heads_of(64), ids)
+    states = answer(with_heads_of(64, number_format), ids)
     monkeypatch.setattr(library, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, "-mno-amx-int8", "-mno-amx-bf16"))
     library.kernels.cache_clear()
     try:
-        matrix = PackedMatrix(weight, bias)
+        matrix = PackedMatrix(weight, bias, number_format=number_format)
         assert torch.equal(matrix(rows, 2), product)
         for count in (1, 2, 3, 4, 5, 17):
             assert torch.equal(matrix(rows[:count].contiguous(), 2), product[:count])
-        assert torch.equal(answer(with_heads_of(64), ids), states)
+        assert torch.equal(answer(with_heads_of(64, number_format), ids), states)
     finally:
         library.kernels.cache_clear()
 
@@ -160,9 +176,10 @@ def test_rows_of_zeros_and_of_large_numbers() -> None:
     assert product[1].abs().max() > 1e19
 
 
+@pytest.mark.parametrize("number_format", FORMATS)
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
-def test_it_passes_the_self_check(arch: str) -> None:
-    self_check(on_native(arch))
+def test_it_passes_the_self_check(arch: str, number_format: str) -> None:
+    self_check(on_native(arch, number_format))
 
 
 def test_a_passed_self_check_stands_for_this_model_and_this_code_only(
@@ -172,13 +189,14 @@ def test_a_passed_self_check_stands_for_this_model_and_this_code_only(
     monkeypatch.setattr(load, "run_self_check", checked.append)
     monkeypatch.setattr(target_module, "kernels_folder", lambda: tmp_path)
 
-    def checks_of(**changes: object) -> int:
+    def checks_of(number_format: str = "int8", **changes: object) -> int:
         checked.clear()
         plain = TargetModel.from_transformers(tiny_model(**changes))
-        on_runtime(plain, "native", "int8", load._check_once, silent)
+        on_runtime(plain, "native", number_format, load._check_once, silent)
         return len(checked)
 
     assert [checks_of(), checks_of()] == [1, 0]
+    assert checks_of("bfloat16") == 1
     assert checks_of(seed=1) == 1
     assert checks_of(rms_norm_eps=0.1) == 1
     monkeypatch.setattr(target_module, "code_digest", lambda: "other code")
@@ -191,9 +209,9 @@ def test_weights_are_packed_by_all_threads_and_made_ready_by_one(
     threads: list[tuple[int, int]] = []
 
     class Watched(PackedMatrix):
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, **named: Any) -> None:
             threads.append((torch.get_num_threads(), args[2]))
-            super().__init__(*args)
+            super().__init__(*args, **named)
 
     for room in (weights, target_module):
         monkeypatch.setattr(room, "PackedMatrix", Watched)
@@ -206,29 +224,35 @@ def test_weights_are_packed_by_all_threads_and_made_ready_by_one(
     assert set(threads) == {(1, 3)}
 
 
+@pytest.mark.parametrize(("number_format", "limit"), [("int8", 0.05), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 @torch.inference_mode()
-def test_hidden_states_are_near_those_of_pytorch(arch: str) -> None:
+def test_hidden_states_are_near_those_of_pytorch(
+    arch: str, number_format: str, limit: float
+) -> None:
     ids = torch.randint(8, (1, 150), generator=torch.Generator().manual_seed(1))
     states = []
-    for target in (tiny(arch), on_native(arch)):
+    for target in (tiny(arch), on_native(arch, number_format)):
         states.append(torch.cat(list(target.prefill(ids, target.new_cache(1, 160))), 1))
     exact, native = states
-    assert (exact - native).abs().mean() < 0.05 * exact.std()
+    assert (exact - native).abs().mean() < limit * exact.std()
 
 
-def with_heads_of(size: int, length: int = 8192) -> NativeTarget:
+def with_heads_of(size: int, number_format: str = "int8", length: int = 8192) -> NativeTarget:
     """A tiny model on the runtime; of 16 numbers a head is added up by vectors, of 64 by tiles."""
     model = tiny_model(
         hidden_size=8 * size, num_attention_heads=8, num_key_value_heads=2, max_length=length
     )
-    return NativeTarget(TargetModel.from_transformers(model, name="tiny"), "int8", silent)
+    return NativeTarget(TargetModel.from_transformers(model, name="tiny"), number_format, silent)
 
 
+@pytest.mark.parametrize("number_format", FORMATS)
 @pytest.mark.parametrize("size", [16, 64])
 @torch.inference_mode()
-def test_an_accepted_path_has_the_bits_of_plain_decoding_at_any_length(size: int) -> None:
-    target = with_heads_of(size)
+def test_an_accepted_path_has_the_bits_of_plain_decoding_at_any_length(
+    size: int, number_format: str
+) -> None:
+    target = with_heads_of(size, number_format)
     generator = torch.Generator().manual_seed(4)
     for length in (1, 2, 15, 16, 17, 31, 127, 128, 129, 300, 511, 1025, 5000):
         one_by_one, in_trees = (text(target, length) for _ in range(2))
@@ -257,9 +281,10 @@ def text(target: TargetModel, length: int) -> NativeCache:
     return cache
 
 
+@pytest.mark.parametrize("number_format", FORMATS)
 @torch.inference_mode()
-def test_a_prompt_may_come_in_pieces() -> None:
-    target = on_native(length=1024)
+def test_a_prompt_may_come_in_pieces(number_format: str) -> None:
+    target = on_native(number_format=number_format, length=1024)
     ids = torch.randint(8, (1, 200), generator=torch.Generator().manual_seed(2))
     whole = torch.cat(list(target.prefill(ids, target.new_cache(1, 1))), 1)
     for size in (1, 3, 16, 50):

@@ -2,8 +2,8 @@
 
 Knows: where they lie, what they may serve. Does not know: flags, loaded models.
 
-Each runtime has one for text of all kinds, which is used by default; the default runtime also has
-one for each of some kinds, which are used by name.
+Some runtimes and number formats have one for text of all kinds, which is used by default; the
+default ones also have one for each of some kinds, which are used by name.
 
 A shipped bank serves the target, heads, runtime and number format that it was made for. On another
 machine of that kind, or with another number of threads, its step times are not right to the last
@@ -21,8 +21,8 @@ from entmtp.errors import BadInput
 from entmtp.heads.format import PACKAGED
 from entmtp.scheduler import MadeFor, TreeBank, read_bank
 
-BANK_NAMES = ("bank.json", "bank-openvino.json")
-"""The default runtime's first, then that of machines without it."""
+BANK_NAMES = ("bank.json", "bank-bfloat16.json", "bank-openvino.json")
+"""The default runtime's in its default format and in bfloat16, then that of machines without it."""
 KIND_NAME = "bank-{}.json"
 KINDS = ("code", "maths", "chat")
 """Kinds of text that have a bank of their own."""
@@ -34,7 +34,8 @@ def kind_of(spec: str | Path | None) -> str | None:
 
 
 def shipped_banks(folder: Path, kind: str | None = None) -> list[TreeBank]:
-    """The banks of shipped heads for a kind of text, or for all, one for each of some runtimes.
+    """The banks of shipped heads for a kind of text, or for all, one for each of some runtimes
+    and number formats.
 
     Any that merely lie beside other heads are none.
 

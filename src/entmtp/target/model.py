@@ -50,8 +50,8 @@ class TargetModel(Readiness):
     """Why it cannot verify trees; empty for one that can (see `target.plain`)"""
 
     has_float32_twin: bool = True
-    """Whether its format rounds numbers that the model has in float32, too; false where the
-    format makes other numbers of the weights"""
+    """Whether a difference may be rounding, which the model in float32 tells of; false where the
+    format makes other numbers of the weights, or rows have the same bits in any company"""
 
     exact_length: int = 0
     """Tokens up to which rows of a tree have the bits of plain decoding; 0: that is not said"""

@@ -14,6 +14,7 @@
 
 #include <immintrin.h>
 
+#include "tiles.h"
 #include "vectors.h"
 
 namespace entmtp {
@@ -141,7 +142,7 @@ inline void sum_by_vectors(const RowsOfTile& weights, int64_t count, const BFloa
 }
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__)
-// Registers are as `Tiles` (linear.h) has them: 0 to 3 sums, 4 rows, 5 and 6 what multiplies them.
+// Registers are as `Tiles` (tiles.h) has them: 0 to 3 sums, 4 rows, 5 and 6 what multiplies them.
 // Which are used must be written out.
 #define ENTMTP_FOUR_TIMES(DO) DO(0, 5) DO(1, 6) DO(2, 5) DO(3, 6)
 #define ENTMTP_ZERO(SUM, OPERAND) _tile_zero(SUM);
@@ -156,6 +157,7 @@ inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys
       _tile_loadd(4, rows.numbers + d, rows.stride * sizeof(BFloat16));
 #define ENTMTP_SCORE(SUM, OPERAND)                                          \
   if (b + SUM < blocks) {                                                   \
+    fetch_ahead(from + (SUM * size + d) * kLanes);                          \
     _tile_loadd(OPERAND, from + (SUM * size + d) * kLanes, 64);             \
     _tile_dpbf16ps(SUM, 4, OPERAND);                                        \
   }

@@ -1,4 +1,4 @@
-// A decoder's step in int8: layers as Llama has them, for any rows of any sequences.
+// A decoder's step: layers as Llama has them, for any rows of any sequences.
 //
 // Knows: the order of a layer's parts, and which thread computes what. Does not know: Python,
 // tokens, trees, files.
@@ -104,25 +104,24 @@ class Forward {
 
   void layer(Worker& self, int64_t index) {
     const Layer& layer = body_.layers[index];
-    const Rows attended = work_.rows.rows(query_size_);
-    const Rows inner = work_.inner.rows(body_.inner_size, layer.down.span);
-    normalise_and_quantise(self, layer.first_norm);
+    const Rows attended = work_.rows.rows(layer.output);
+    const Rows inner = work_.inner.rows(layer.down);
+    normalise_and_put(self, layer.first_norm, work_.rows.rows(layer.query_key_value));
     project_heads(self, layer, index);
     attention(self, index);
-    share_quantise(team_, self, work_.attended.data(), num_rows_, attended);
+    share_put(team_, self, work_.attended.data(), num_rows_, attended);
     add_product(self, layer.output, attended);
-    normalise_and_quantise(self, layer.second_norm);
-    gate_and_quantise(self, layer.gate_up, inner);
+    normalise_and_put(self, layer.second_norm, work_.rows.rows(layer.gate_up));
+    gate_and_put(self, layer.gate_up, inner);
     add_product(self, layer.down, inner);
   }
 
-  void normalise_and_quantise(Worker& self, const float* weight) {
+  void normalise_and_put(Worker& self, const float* weight, const Rows& rows) {
     const int64_t size = body_.hidden_size;
-    const Rows rows = work_.rows.rows(size);
     team_.share(self, num_rows_, 1, [&](int64_t row) {
       float* normal = room(work_.scratch[self.id].row, size);
       normalise(step_.hidden + row * size, weight, size, body_.epsilon, normal);
-      quantise_row(normal, row, rows);
+      put_row(normal, row, rows);
     });
   }
 
@@ -138,7 +137,7 @@ class Forward {
   // A task is a head, of all rows: what one thread multiplies it also turns and puts away.
   void project_heads(Worker& self, const Layer& layer, int64_t index) {
     const int64_t size = body_.head_size, blocks = size / kBlock;
-    const Rows rows = work_.rows.rows(body_.hidden_size);
+    const Rows rows = work_.rows.rows(layer.query_key_value);
     team_.share(self, body_.num_heads + 2 * body_.num_kv_heads, 1, [&](int64_t head) {
       float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
       by_sixteen(num_rows_, [&](int64_t first, int64_t count) {
@@ -178,9 +177,9 @@ class Forward {
                                                   _mm512_set1_ps(factor))));
   }
 
-  // A task is a group of the inner numbers, so that the thread that has them all can quantise them.
-  void gate_and_quantise(Worker& self, const Matrix& matrix, const Rows& inner) {
-    const Rows rows = work_.rows.rows(body_.hidden_size);
+  // A task is a group of the inner numbers, so that the thread that has them all can put them away.
+  void gate_and_put(Worker& self, const Matrix& matrix, const Rows& inner) {
+    const Rows rows = work_.rows.rows(matrix);
     const int64_t size = inner.grouping.inputs(), pairs = size / kBlock;
     team_.share(self, inner.grouping.groups(), 1, [&](int64_t group) {
       float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
@@ -190,7 +189,7 @@ class Forward {
               matrix, group * pairs + pair, rows, first, count, out + pair * kBlock, size,
               [](__m512 gate, __m512 up) { return _mm512_mul_ps(swish(gate), up); });
         for (int64_t r = 0; r < count; ++r)
-          quantise_group(out + r * size, first + r, group, inner);
+          put_group(out + r * size, first + r, group, inner);
       });
     });
   }

@@ -149,8 +149,8 @@ class Drafting {
 
   void share_first(Worker& self) {
     const Matrix& first = asked_.heads->first;
-    const Rows rows = work_.rows.rows(first.num_inputs);
-    share_quantise(team_, self, asked_.rows, num_rows_, rows);
+    const Rows rows = work_.rows.rows(first);
+    share_put(team_, self, asked_.rows, num_rows_, rows);
     const int64_t pairs = first.blocks() / 2;
     team_.share(self, pairs, grain(team_, pairs), [&](int64_t pair) {
       by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
@@ -170,8 +170,8 @@ class Drafting {
   // A square matrix of each head and the head's rows of the state: `take(into, out)`.
   template <class MatrixOf, class Take>
   void share_square(Worker& self, MatrixOf matrix_of, Take take) {
-    const Rows rows = work_.rows.rows(size_);
-    share_quantise(team_, self, work_.state.data(), total_, rows);
+    const Rows rows = work_.rows.rows(matrix_of(*asked_.heads));
+    share_put(team_, self, work_.state.data(), total_, rows);
     const int64_t pairs = size_ / kPair, tasks = asked_.num_heads * pairs;
     team_.share(self, tasks, grain(team_, tasks), [&](int64_t task) {
       const int64_t head = task / pairs, pair = task % pairs;
@@ -187,8 +187,8 @@ class Drafting {
   }
 
   void share_choice(Worker& self) {
-    const Rows rows = work_.rows.rows(size_);
-    share_quantise(team_, self, work_.state.data(), total_, rows);
+    const Rows rows = work_.rows.rows(*asked_.output);
+    share_put(team_, self, work_.state.data(), total_, rows);
     const int64_t count = asked_.output->num_outputs;
     float* logits = work_.logits.data();
     share_product(team_, self, *asked_.output, rows, total_,

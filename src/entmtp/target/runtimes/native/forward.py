@@ -24,20 +24,23 @@ _FIRST_POSITIONS = 2048
 
 
 class PackedDecoder:
-    """Decoder layers and the norm behind them, in int8."""
+    """Decoder layers and the norm behind them."""
 
-    def __init__(self, body: Any, shape: LayerShape, num_threads: int) -> None:
+    def __init__(
+        self, body: Any, shape: LayerShape, num_threads: int, number_format: str = "int8"
+    ) -> None:
         """
         Args:
             body: a module with `layers`, `norm` and `rotary_emb` (`weights`).
             shape: of every layer's cache rows.
+            number_format: of the weights, `int8` or `bfloat16`.
         """
         self._rotary_emb = body.rotary_emb
         self._shape = shape
         self._num_threads = num_threads
         # On a busy machine PyTorch's threads wait for one another at each of these small steps.
         with torch_on_one_thread():
-            self._packed = pack_layers(body, shape.num_kv_heads, num_threads)
+            self._packed = pack_layers(body, shape.num_kv_heads, num_threads, number_format)
         self._tables = rotary_tables(body.rotary_emb, _FIRST_POSITIONS)
 
     def run(

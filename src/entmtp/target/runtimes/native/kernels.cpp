@@ -47,7 +47,7 @@ bool entmtp_prepare() {
 }
 
 int64_t entmtp_packed_bytes(const Matrix* matrix) {
-  return matrix->blocks() * block_bytes(matrix->grouping());
+  return packed_bytes(*matrix);
 }
 
 // `weight` [O, I] to where `matrix` says, but for its constness.
@@ -69,12 +69,13 @@ void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, fl
   Team& team = team_of(num_threads);
   Workspace& work = workspace();
   work.rows.fit(num_rows, matrix->num_inputs);
-  const Rows whole = work.rows.rows(matrix->num_inputs, matrix->span);
+  const Rows taken = work.rows.rows(*matrix);
   const int64_t count = matrix->num_outputs;
   team.run(2, [&](Worker& self) {
+    TinyIsZero tiny;
     Tiles tiles(num_rows);
-    share_quantise(team, self, rows, num_rows, whole);
-    share_product(team, self, *matrix, whole, num_rows,
+    share_put(team, self, rows, num_rows, taken);
+    share_product(team, self, *matrix, taken, num_rows,
                   [&](int64_t block, int64_t row, const float* some) {
                     const int64_t width = std::min<int64_t>(kBlock, count - block * kBlock);
                     std::memcpy(out + row * count + block * kBlock, some, width * sizeof(float));

@@ -26,7 +26,7 @@ from entmtp.target.runtimes.one_thread import torch_on_one_thread
 from entmtp.target.runtimes.packages import machine
 
 TILE_INPUTS = 64
-"""What widths are multiples of (`linear.h`)."""
+"""What widths are multiples of (`matrix.h`)."""
 LANES = 16
 """Positions of a block of keys (`attention.h`), and outputs of a block of weights."""
 
@@ -50,7 +50,7 @@ _ABILITIES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 
 
 class Matrix(Structure):
-    """`struct Matrix` of `linear.h`."""
+    """`struct Matrix` of `matrix.h`."""
 
     _fields_ = [
         ("packed", c_void_p),
@@ -58,6 +58,7 @@ class Matrix(Structure):
         ("num_outputs", c_int64),
         ("num_inputs", c_int64),
         ("span", c_int64),
+        ("is_bfloat16", c_bool),
     ]
 
 
@@ -233,13 +234,15 @@ class PackedMatrix:
         bias: torch.Tensor | None = None,
         num_threads: int | None = None,
         span: int = 1,
+        number_format: str = "int8",
     ) -> None:
         """
         Args:
             weight: `[O, I]`; I is a multiple of `span * TILE_INPUTS`.
             bias: `[O]`
             num_threads: that pack; as many as PyTorch has where it is left out.
-            span: tiles of a group, which has one scale. More are faster, and coarser.
+            span: tiles of a group, which has one scale in int8. More are faster, and coarser.
+            number_format: `int8` or `bfloat16`.
         """
         library = kernels()
         num_outputs, num_inputs = weight.shape
@@ -252,7 +255,14 @@ class PackedMatrix:
             self._bias = torch.zeros(-(-num_outputs // LANES) * LANES)
             self._bias[:num_outputs] = bias.detach().float()
         self.num_outputs: int = num_outputs
-        self.struct = Matrix(None, address(self._bias), num_outputs, num_inputs, span)
+        self.struct = Matrix(
+            None,
+            address(self._bias),
+            num_outputs,
+            num_inputs,
+            span,
+            number_format == "bfloat16",
+        )
         self._packed = packed_memory(library.entmtp_packed_bytes(self.struct))
         self.struct.packed = address(self._packed)
         library.entmtp_pack(address(rows), self.struct, self.struct.packed, num_threads)

@@ -1,4 +1,4 @@
-"""The target by kernels of our own: Llama-like layers in int8, near the speed of memory.
+"""The target by kernels of our own: Llama-like layers, near the speed of memory.
 
 Knows: what a step hands to the kernels. Does not know: how they compute, trees, sampling.
 
@@ -40,7 +40,7 @@ from entmtp.target.runtimes.one_thread import torch_on_one_thread
 if TYPE_CHECKING:
     from entmtp.target.plain import PlainCache
 
-FORMATS = ("int8",)
+FORMATS = ("int8", "bfloat16")
 _EXACT_LENGTH = 1 << 30
 """Rows are computed alone: no length is special."""
 _ROWS_AT_ONCE = 16
@@ -69,19 +69,25 @@ class NativeTarget(TargetModel):
                 f"the native runtime cannot be used: {reason}; use another --runtime"
             )
         prepare(progress)
-        progress(f"packing the weights of {target.name} for int8")
+        progress(f"packing the weights of {target.name} for {number_format}")
+        self._number_format = number_format
         self._num_threads = torch.get_num_threads()
         known = target.unmodified
         body = known.body() if isinstance(known, RememberedModel) else self._body
-        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads)
+        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads, number_format)
         self._embedding = self.embedding_weight
         with torch_on_one_thread():
-            self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
-        self.check_mark = _check_mark(target)
+            self._output = PackedMatrix(
+                self.output_weight,
+                self.output_bias,
+                self._num_threads,
+                number_format=number_format,
+            )
+        self.check_mark = _check_mark(target, number_format)
 
     @property
     def number_format(self) -> str:
-        return "int8"
+        return self._number_format
 
     def new_cache(self, batch_size: int, capacity: int) -> NativeCache:
         del capacity  # it grows with what is committed
@@ -126,7 +132,9 @@ class NativeTarget(TargetModel):
         return noise
 
 
-def _check_mark(target: TargetModel) -> Path:
+def _check_mark(target: TargetModel, number_format: str) -> Path:
     """Beside the kernels, by all else that the outcome of a self-check hangs on."""
-    what = "\n".join([target.fingerprint, target.unmodified.config_json, code_digest()])
+    what = "\n".join(
+        [target.fingerprint, number_format, target.unmodified.config_json, code_digest()]
+    )
     return kernels_folder() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:16]}"

@@ -101,13 +101,14 @@ def _names(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-def pack_layers(body: Any, num_kv_heads: int, num_threads: int) -> PackedBody:
+def pack_layers(body: Any, num_kv_heads: int, num_threads: int, number_format: str) -> PackedBody:
     """Pack a body's `layers` and `norm`.
 
     Args:
         body: a module whose layers `misfit` finds nothing against.
+        number_format: of the matrices, `int8` or `bfloat16`.
     """
-    packed = [pack_layer(layer, num_threads) for layer in body.layers]
+    packed = [pack_layer(layer, num_threads, number_format) for layer in body.layers]
     layers = (Layer * len(packed))(*(one.struct for one in packed))
     first, norm = body.layers[0], _floats(body.norm.weight)
     head_size = first.self_attn.k_proj.out_features // num_kv_heads
@@ -127,19 +128,21 @@ def pack_layers(body: Any, num_kv_heads: int, num_threads: int) -> PackedBody:
     return PackedBody(struct, [layers, norm, *(one.held for one in packed)])
 
 
-def pack_layer(layer: Any, num_threads: int) -> PackedLayer:
+def pack_layer(layer: Any, num_threads: int, number_format: str) -> PackedLayer:
+    def packed(weight: torch.Tensor, bias: torch.Tensor | None, span: int = 1) -> PackedMatrix:
+        return PackedMatrix(weight, bias, num_threads, span, number_format)
+
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    query_key_value = PackedMatrix(_rows(projections), _biases(projections), num_threads)
-    output = PackedMatrix(attention.o_proj.weight, attention.o_proj.bias, num_threads)
+    query_key_value = packed(_rows(projections), _biases(projections))
+    output = packed(attention.o_proj.weight, attention.o_proj.bias)
     gates = [mlp.gate_proj, mlp.up_proj]
-    gate_up = PackedMatrix(
+    gate_up = packed(
         interleaved(*(gate.weight for gate in gates)),
         None if gates[0].bias is None else interleaved(*(gate.bias for gate in gates)),
-        num_threads,
     )
-    span = _down_span(mlp.down_proj.in_features)
-    down = PackedMatrix(mlp.down_proj.weight, mlp.down_proj.bias, num_threads, span)
+    span = _down_span(mlp.down_proj.in_features) if number_format == "int8" else 1
+    down = packed(mlp.down_proj.weight, mlp.down_proj.bias, span)
     parts = [layer.input_layernorm, layer.post_attention_layernorm]
     parts += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     norms = [None if part is None else _floats(part.weight) for part in parts]

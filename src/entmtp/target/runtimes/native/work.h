@@ -28,18 +28,21 @@ struct Aligned {
   bool operator!=(const Aligned&) const { return false; }
 };
 
-// Rows in whole numbers, where a product reads them.
+// Rows where a product reads them.
 struct RowMemory {
+  std::vector<BFloat16, Aligned<BFloat16>> halves;
   std::vector<int8_t, Aligned<int8_t>> whole;
   std::vector<float> scale;
   std::vector<int32_t> opening;
 
-  Rows rows(int64_t width, int64_t span = 1) {
-    return Rows{whole.data(), scale.data(), opening.data(), width, Grouping(width, span)};
+  Rows rows(const Matrix& matrix) {
+    return Rows{halves.data(),     whole.data(),      scale.data(),      opening.data(),
+                matrix.num_inputs, matrix.grouping(), matrix.is_bfloat16};
   }
 
   void fit(int64_t count, int64_t width) {
     count = (count + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;  // tiles read whole ones
+    room(halves, count * width);
     room(whole, count * width);
     room(scale, count * width / kTileInputs);
     room(opening, count * width / kTileInputs);
@@ -62,11 +65,11 @@ inline Workspace& workspace() {
   return work;
 }
 
-// Rows of floats to whole numbers. Two stages of these make a product.
-inline void share_quantise(Team& team, Worker& self, const float* from, int64_t count,
+// Rows of floats to those that a product takes.
+inline void share_put(Team& team, Worker& self, const float* from, int64_t count,
                            const Rows& into) {
   team.share(self, count, 1,
-             [&](int64_t row) { quantise_row(from + row * into.width, row, into); });
+             [&](int64_t row) { put_row(from + row * into.width, row, into); });
 }
 
 inline int64_t grain(const Team& team, int64_t count) {
