@@ -146,6 +146,7 @@ def _acceptance(trace: RankTrace, trees: Sequence[Tree]) -> Acceptance:
     begins = np.arange(len(accepted)) < row_ends(trace)
     return Acceptance(
         tuple(stage_of(accepted[begins], one, begins) for one in stage_scores(trace)),
+        blind_stage(accepted[begins], begins),
         tuple(_stepped(values.edges[depth], values.levels[depth]) for depth in depths),
         values.reach,
     )
@@ -167,6 +168,11 @@ def stage_of(accepted: Places, score: Score, at: NDArray[np.bool_]) -> Stage:
     """
     edges, levels = accept_levels(accepted, score.values[at])
     return Stage(score.name, tuple(_stepped(edges, row) for row in levels))
+
+
+def blind_stage(accepted: Places, at: NDArray[np.bool_]) -> Stage:
+    """By a score that costs no look and is not heeded: each table has one level."""
+    return stage_of(accepted, Score("accepted", np.zeros(len(at)), 0), at)
 
 
 def _stepped(edges: Sequence[float], levels: Sequence[float]) -> StepFunction:
@@ -201,6 +207,7 @@ def _timing(candidates: Candidates, clock: Clock, stages: Sequence[Stage]) -> Ti
         recommended="static",
         live=(),
         oracle_bounds=_bounds(candidates.oracle()),
+        looks_at_root=True,
         best_in_company=candidates.best_in_company(clock),
     )
 

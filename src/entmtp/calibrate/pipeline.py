@@ -241,9 +241,7 @@ def _fit(
     candidates = Candidates.of(trace, clock.typical, origin.seed)
     seeing = assemble(candidates, clock, wanted, origin)
     # A look at the root takes its time in every step; where it tells nothing it is left out.
-    seeing, unseen = (
-        tuned(bank, trace, clock.typical) for bank in (seeing, unseeing(seeing, trace))
-    )
+    seeing, unseen = (tuned(bank, trace, clock.typical) for bank in (seeing, unseeing(seeing)))
     rates = [bank.timing.rates["throughput"] for bank in (seeing, unseen)]
     return candidates, seeing if rates[0] > rates[1] else unseen
 

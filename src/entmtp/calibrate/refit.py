@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entmtp.calibrate.assemble import stage_of, stage_scores
+from entmtp.calibrate.assemble import blind_stage, stage_of, stage_scores
 from entmtp.calibrate.rehearse import tuned
 from entmtp.calibrate.scores import Score, acceptance_average, scores, tree_score
 from entmtp.calibrate.trace import RankTrace
@@ -51,23 +51,22 @@ def refit(
         BadInput: there is no such score.
     """
     looks = looks or Looks()
-    if looks.before is None:
-        before = _blind_stage(bank, trace)
-    else:
-        before = _stage(bank, trace, looks.before)
+    at = np.arange(len(trace.ranks)) < row_ends(trace)
+    blind = blind_stage(_accepted(bank, trace, at), at)
+    before = _stage(bank, trace, looks.before or "p0")
     if looks.behind is None:
         known = stage_scores(trace)[1:]
         behind = [_stage(bank, trace, score.name) for score in known]
     else:
         behind = [_stage(bank, trace, looks.behind)]
-    acceptance = replace(bank.acceptance, stages=(before, *behind))
-    return tuned(replace(bank, acceptance=acceptance), trace, times)
+    acceptance = replace(bank.acceptance, stages=(before, *behind), blind=blind)
+    timing = replace(bank.timing, looks_at_root=looks.before is not None)
+    return tuned(replace(bank, acceptance=acceptance, timing=timing), trace, times)
 
 
-def unseeing(bank: TreeBank, trace: RankTrace) -> TreeBank:
+def unseeing(bank: TreeBank) -> TreeBank:
     """The bank with a `throughput` that looks at nothing before drafting."""
-    stages = (_blind_stage(bank, trace), *bank.acceptance.stages[1:])
-    return replace(bank, acceptance=replace(bank.acceptance, stages=stages))
+    return replace(bank, timing=replace(bank.timing, looks_at_root=False))
 
 
 def known_scores(bank: TreeBank, trace: RankTrace) -> dict[str, Score]:
@@ -81,12 +80,6 @@ def known_scores(bank: TreeBank, trace: RankTrace) -> dict[str, Score]:
     average = acceptance_average(trace, accepted_at(trace, bank.best_static))
     weighted = Score("p0sum_tree", root * drafted.values, drafted.levels)
     return {**scores(trace), "sum_tree": drafted, "p0sum_tree": weighted, "accepted": average}
-
-
-def _blind_stage(bank: TreeBank, trace: RankTrace) -> Stage:
-    """By a score that costs no look and is not heeded: each table has one level."""
-    at = np.arange(len(trace.ranks)) < row_ends(trace)
-    return stage_of(_accepted(bank, trace, at), Score("accepted", np.zeros(len(at)), 0), at)
 
 
 def _stage(bank: TreeBank, trace: RankTrace, name: str) -> Stage:

@@ -77,6 +77,8 @@ class Acceptance:
 
     stages: tuple[Stage, ...]
     """Of each tree, drafts accepted: before drafting, after one level, after two, …"""
+    blind: Stage
+    """The first of them for who looks at nothing before drafting. No tables in a bank of before"""
     by_depth: tuple[StepFunction, ...]
     """Of each depth: a node accepted, by its log-probability, given that its parent was"""
     reach: tuple[float, ...]
@@ -147,6 +149,8 @@ class Timing:
     """Who ran for it: the best static tree first. Empty where nothing was run live"""
     oracle_bounds: Mapping[str, float]
     """Tokens a second of choosers that know the future, and of the best static tree"""
+    looks_at_root: bool
+    """Whether `throughput` does so before drafting; else its first stage is `acceptance.blind`"""
     best_in_company: tuple[int, ...]
     """Places of the trees of most tokens a second, as predicted, for 2, 3, … sequences that step
     together, up to the largest number that was timed. Empty where that is one, and in a bank of
@@ -243,7 +247,7 @@ class TreeBank:
             ),
             (
                 "acceptance stages with a table for each tree",
-                all(len(stage.by_tree) == num_trees for stage in self.acceptance.stages),
+                all(len(stage.by_tree) == num_trees for stage in self.stages),
             ),
             (
                 "step times that ascend by context, and at each by the same batch sizes from 2 up",
@@ -273,6 +277,12 @@ class TreeBank:
         """
         live = self.timing.live
         return self.trees[live[0].trees[0]].tree if live else self.bank[-1]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What `throughput` expects: before drafting, after one level, after two, …"""
+        first, *behind = self.acceptance.stages
+        return (first if self.timing.looks_at_root else self.acceptance.blind, *behind)
 
     @property
     def static_trees(self) -> tuple[Tree, ...]:

@@ -34,10 +34,12 @@ _ABSENT = {
     "num_threads": 0,
     "batches": [],
     "best_in_company": [],
+    "blind": {"score": "accepted", "by_tree": []},
+    "looks_at_root": True,
 }
 """What older versions lack, and what that means: version 1 took switches for free, version 2 looks
 too, and nothing was run live; version 3 does not say how many threads its times are of; version 4
-has times of one sequence alone"""
+has times of one sequence alone, and only the first stage that `throughput` uses"""
 MAX_CHARACTERS = 20_000_000
 _REMEDY = "make it again with `entmtp calibrate`"
 _BROKEN = (

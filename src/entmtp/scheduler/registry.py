@@ -51,7 +51,7 @@ def _throughput(bank: TreeBank, adaptation: Adaptation) -> TreePolicy:
     offered = bank.timing.offered
     stages = [
         Stage(stage.score, tuple(stage.by_tree[place] for place in offered))
-        for stage in bank.acceptance.stages
+        for stage in bank.stages
     ]
     return ThroughputPolicy(
         bank.offer,
