@@ -154,6 +154,7 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
             stages=tuple(
                 Stage(score, tuple(rising(tree.depth) for tree in BANK)) for score in scores
             ),
+            blind=Stage("accepted", tuple(StepFunction((), (0.5,)) for _ in BANK)),
             by_depth=(StepFunction((-2.0, -1.0, -0.25), (0.125, 0.25, 0.5, 0.75)),) * WIDE.depth,
             reach=(0.8, 0.7, 0.6, 0.5),
         ),
@@ -170,6 +171,7 @@ def bank_for(made_for: MadeFor, **changes: object) -> TreeBank:
             recommended="throughput",
             live=(),
             oracle_bounds={"best static": 2.0, "full oracle": 3.5},
+            looks_at_root=True,
             best_in_company=(2, 1),
         ),
     )
