@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from acceptances import rows_of
 from entmtp.decode import (
-    Acceptance,
     Draw,
     ExactAcceptor,
     Sampler,
@@ -46,7 +46,7 @@ class Case:
                     : len(children)
                 ]
         sampler = Sampler(SAMPLINGS, CPU)
-        self.draw = Draw(lambda hidden: hidden, sampler, FIRST)
+        self.draw = Draw(lambda hidden: hidden, sampler, FIRST[:, None] - 1)
 
     def children(self, row: int, parent: int) -> list[int]:
         is_child = self.buffers.valid[row] & (self.buffers.parents[row] == parent)
@@ -68,14 +68,6 @@ def walk(case: Case, row: int) -> tuple[list[int], list[int]]:
             return slots, tokens
         slots.append(children[tokens[-1]])
         tokens.append(case.choice(row, slots[-1], len(slots) - 1))
-
-
-def rows_of(acceptance: Acceptance) -> list[tuple[list[int], list[int]]]:
-    counts = (acceptance.num_accepted + 1).tolist()
-    return [
-        (acceptance.slots[row, :count].tolist(), acceptance.token_ids[row, :count].tolist())
-        for row, count in enumerate(counts)
-    ]
 
 
 @pytest.mark.parametrize("early_exit", [True, False])
@@ -146,7 +138,7 @@ def test_only_visited_nodes_are_given_logits() -> None:
 def test_draws_are_keyed_by_the_absolute_position() -> None:
     buffers: TreeBuffers = tree_buffers((chain(1),), CPU)
     hidden, seed = torch.zeros(1, 2, VOCAB), 9
-    draw = Draw(lambda h: h, Sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([30]))
+    draw = Draw(lambda h: h, Sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([[29]]))
     noise = gumbel_noise(torch.tensor([seed, seed]), torch.tensor([30, 31]), VOCAB)
     first, second = noise.argmax(-1).tolist()
     accepted = ExactAcceptor(True)(hidden, torch.tensor([[0, first]]), buffers, draw)

@@ -85,7 +85,7 @@ class Drafter:
         """Of what was drafted, each sequence's own part."""
         parts = _chosen(choices, log_probs)
         if any(isinstance(part, Part) for part in parts):
-            return self._cut_parts(draft, buffers, choices, parts)
+            return self._cut_parts(draft, choices, parts)
         trees = [part for part in parts if isinstance(part, Tree)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
             return DraftedTrees(draft.ids, buffers, parts, 0.0)
@@ -101,14 +101,16 @@ class Drafter:
     def _cut_parts(
         self,
         draft: Draft,
-        buffers: TreeBuffers,
         choices: Sequence[StepChoice],
         parts: list[Tree | Part],
     ) -> DraftedTrees:
-        """Parts made for this step alone: no tables are made for them, nothing is kept."""
-        nodes = [nodes_of(c.widest, part) for part, c in zip(parts, choices, strict=True)]
-        depth = max(part.depth for part in parts)
-        cut, places = cut_buffers(buffers, nodes, depth, self._min_rows)
+        """Parts made for this step alone: nothing is kept for another."""
+        pairs = [(choice.widest, part) for part, choice in zip(parts, choices, strict=True)]
+        cut, places = cut_buffers(
+            [Part(whole, nodes_of(whole, part)) for whole, part in pairs],
+            draft.ids.device,
+            self._min_rows,
+        )
         return DraftedTrees(draft.ids.gather(1, places), cut, parts, 0.0)
 
     def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:

@@ -1,11 +1,11 @@
-"""Parts of a drafted batch of trees, ready for verification: gathered from what the whole has.
+"""Parts of a drafted batch of trees, ready for verification.
 
-Knows: tree buffers and node ids. Does not know: tokens, models, caches.
+Knows: parts and tree buffers. Does not know: tokens, models, caches.
 
-A tree made for one step comes once and never again: to make tables for it as `buffers` does would
-cost more than it saves. All that verification needs of it is in the whole's tables already.
+A part made for one step comes once and never again. Its tables are small, so they are made in
+Python's numbers and copied at once: an operation on tensors takes as long as a dozen rows of them.
 
-Dimension key: B batch · T slots of the whole · S slots of the parts · D depth.
+Dimension key: B batch · S slots of the parts · D depth.
 """
 
 from __future__ import annotations
@@ -15,45 +15,70 @@ from collections.abc import Sequence
 import torch
 
 from entmtp.trees.buffers import TreeBuffers
+from entmtp.trees.part import Part
+
+_FRONT = 4
+"""Columns in front of ancestors: parent, depth, whether it is a node, and that node's id"""
 
 
 def cut_buffers(
-    whole: TreeBuffers,
-    nodes: Sequence[Sequence[int]],
-    depth: int,
-    min_slots: int = 1,
+    parts: Sequence[Part], device: torch.device, min_slots: int = 1
 ) -> tuple[TreeBuffers, torch.Tensor]:
-    """Buffers of one part per sequence, and the slots `[B, S]` of the whole that they stand for.
+    """Buffers of one part per sequence, and the node ids `[B, S]` that their slots stand for.
 
     Slots that a part does not fill are padding, and stand for the root. There are no levels: a
     part has been drafted.
-
-    Args:
-        nodes: of each sequence, ids in its own tree, ascending, the root first.
-        depth: of the deepest of them.
     """
-    num_slots = max(min_slots, *map(len, nodes))
-    filled = [[*row, *[0] * (num_slots - len(row))] for row in nodes]
-    places = torch.tensor(filled).to(whole.parents.device)
-    # Where each slot of the whole stands in the part; only slots of the part are looked up.
-    slots = torch.arange(num_slots, device=places.device).expand_as(places)
-    stands = torch.zeros_like(whole.parents).scatter_(1, places, slots)
-    stands[:, 0] = 0  # the root, whatever padding has written there
-    above = whole.ancestors[:, :, : depth + 1].gather(
-        1, places[:, :, None].expand(-1, -1, depth + 1)
-    )
-    ancestors = stands.gather(1, above.flatten(1)).view_as(above)
-    valid = places > 0
-    valid[:, 0] = True
-    mask = torch.eye(num_slots, dtype=torch.bool, device=places.device)
+    depth = max(part.depth for part in parts)
+    num_slots = max(min_slots, *(part.num_nodes for part in parts))
+    parents = [_parents(part, num_slots) for part in parts]
+    rows = [_rows(part, above, depth) for part, above in zip(parts, parents, strict=True)]
+    table = torch.tensor(rows).to(device)  # [B, S, _FRONT + D + 1]
+    mask = torch.frombuffer(bytearray().join(map(_mask, parents)), dtype=torch.bool)
+    behind = [[-1] * (num_slots - part.num_nodes) for part in parts]
     buffers = TreeBuffers(
         depth=depth,
         num_slots=num_slots,
-        parents=stands.gather(1, whole.parents.gather(1, places)),
-        depths=whole.depths.gather(1, places),
-        valid=valid,
-        mask=mask.repeat(len(nodes), 1, 1).scatter_(2, ancestors, True),
-        ancestors=ancestors,
+        parents=table[:, :, 0],
+        depths=table[:, :, 1],
+        valid=table[:, :, 2].bool(),
+        mask=mask.view(len(parts), num_slots, num_slots).to(device),
+        ancestors=table[:, :, _FRONT:],
         levels=(),
+        parents_on_host=[
+            [-1, *above[1 : part.num_nodes], *padding]
+            for part, above, padding in zip(parts, parents, behind, strict=True)
+        ],
     )
-    return buffers, places
+    return buffers, table[:, :, 3]
+
+
+def _parents(part: Part, num_slots: int) -> list[int]:
+    """The slot of each slot's parent; the root is its own, and that of padding."""
+    slots = {node: slot for slot, node in enumerate(part.nodes)}
+    above = part.whole.parents
+    return [slots[above[node]] for node in part.nodes] + [0] * (num_slots - part.num_nodes)
+
+
+def _rows(part: Part, parents: Sequence[int], depth: int) -> list[list[int]]:
+    """What is known of each slot, in the order of `table`'s columns."""
+    depths = part.whole.depths
+    ways: list[list[int]] = []
+    rows = []
+    for slot, node in enumerate(part.nodes):
+        ways.append([*ways[parents[slot]], slot] if slot else [0])
+        missing = [0] * (depth - depths[node])
+        rows.append([parents[slot], depths[node], 1, node, *ways[slot], *missing])
+    padding = [[0] * (_FRONT + depth + 1)] * (len(parents) - len(rows))
+    return rows + padding
+
+
+def _mask(parents: Sequence[int]) -> bytearray:
+    """Ancestor-or-self `[S, S]`, a byte each: what the parent sees, and the slot itself."""
+    size = len(parents)
+    mask = bytearray(size * size)
+    for slot, parent in enumerate(parents):
+        start, above = slot * size, parent * size
+        mask[start : start + size] = mask[above : above + size]
+        mask[start + slot] = 1
+    return mask

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
-from entmtp.target.cache import LayerShape
-from entmtp.target.runtimes.late_cache import BLOCK, LateCache
+from entmtp.target.cache import LayerShape, Slots
+from entmtp.target.runtimes.late_cache import BLOCK, LateCache, on_host
 from entmtp.target.runtimes.native.library import LANES, address, kernels, numbers
 
 
@@ -46,14 +46,14 @@ class NativeCache(LateCache):
         """Of this cache's sequences in that memory."""
         return self._rows
 
-    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+    def _commit(self, counts: Sequence[int], slots: Slots | None) -> None:
         lengths, first = self.lengths, self._rows.start
         self._fit(max(n + count for n, count in zip(lengths, counts, strict=True)))
         ((new_keys, new_values),) = self._offered
         assert new_keys.dtype == torch.bfloat16, "memory is copied as it lies"
         num_layers, batch, num_heads, num_rows, size = new_keys.shape
         keys, values = self.memory_of_all
-        chosen = [range(count) for count in counts] if slots is None else slots.tolist()
+        chosen = [range(count) for count in counts] if slots is None else on_host(slots)
         for row, (length, count, kept) in enumerate(zip(lengths, counts, chosen, strict=True)):
             kernels().entmtp_commit(
                 address(new_keys), address(new_values), num_layers, batch, row, num_heads,

@@ -189,12 +189,13 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_pack.argtypes = [c_void_p, POINTER(Matrix), c_void_p, c_int]
     library.entmtp_forward.argtypes = [POINTER(Body), POINTER(Step), c_int]
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
+    library.entmtp_largest.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
     library.entmtp_fill.argtypes = [POINTER(Draft), c_int]
     library.entmtp_root_signals.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
     library.entmtp_noise.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int]
-    for name in ("pack", "forward", "linear", "root_signals", "noise", "fill", "commit"):
+    for name in ("pack", "forward", "linear", "largest", "root_signals", "noise", "fill", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 
@@ -263,6 +264,13 @@ class PackedMatrix:
         out, count = torch.empty(*rows.shape[:-1], self.num_outputs), rows.shape[:-1].numel()
         kernels().entmtp_linear(self.struct, address(rows), count, address(out), num_threads)
         return out
+
+    def largest(self, rows: torch.Tensor, num_threads: int) -> Sequence[int]:
+        """Which number of each row of that product is the largest; of equal ones the first."""
+        count = rows.numel() // rows.shape[-1]
+        places = (c_int64 * count)()
+        kernels().entmtp_largest(self.struct, address(rows), count, places, num_threads)
+        return places[:]
 
 
 def _compiler() -> str:

@@ -11,7 +11,7 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,6 +104,14 @@ class NativeTarget(TargetModel):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._output_layer.finish(self._output(hidden.contiguous(), self._num_threads))
+
+    @property
+    def largest_logits(self) -> Callable[[torch.Tensor], Sequence[int]] | None:
+        # A scale or a soft cap may round two logits to the same number.
+        return self._largest if self._output_layer.is_last else None
+
+    def _largest(self, hidden: torch.Tensor) -> Sequence[int]:
+        return self._output.largest(hidden.contiguous(), self._num_threads)
 
     def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
         logits = logits.contiguous()
