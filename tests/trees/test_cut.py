@@ -34,7 +34,7 @@ def test_buffers_of_parts_are_those_of_the_trees(min_slots: int) -> None:
             if field.name != "levels":
                 a, b = getattr(got, field.name), getattr(expected, field.name)
                 assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, field.name
-        for row, part in zip(places.tolist(), parts, strict=True):
+        for row, part in zip(places, parts, strict=True):
             assert row == [*part.nodes, *[0] * (got.num_slots - part.num_nodes)]
 
 

@@ -41,7 +41,7 @@ from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache, Slots
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
-from entmtp.trees import Part, Tree
+from entmtp.trees import Part, Tree, int_tensor
 
 MOST_UNSEEN = 16
 """Plain steps whose hidden states wait for the heads: looking at so many costs little more than at
@@ -167,7 +167,7 @@ class Batch:
         if drafts:
             self._catch_up()
         caught_up = perf_counter()
-        draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
+        draft = self._drafter(self._context, int_tensor([roots], device)[0], choices)
         drafted = perf_counter()
         positions = node_positions(cache.lengths, draft.buffers)
         hidden = verify(self._target, cache, draft.ids, positions, draft.buffers)
@@ -200,17 +200,14 @@ class Batch:
 
     def _draw(self, positions: torch.Tensor, reads_root: bool, timed: Timed) -> Draw:
         """The target's choice behind the nodes at `positions` `[B, T]`."""
-        sampler, target = self._sampler, self._target
-        largest = None
-        if sampler.takes_largest and self._num_logprobs is None and not reads_root:
-            largest = target.largest_logits
+        largest = None if reads_root else self._largest
         return Draw(
-            timed(target.logits),
-            sampler,
+            timed(self._target.logits),
+            self._sampler,
             positions,
-            history_of(sampler, self._rows, self._device),
+            history_of(self._sampler, self._rows, self._device),
             self._num_logprobs,
-            target.rows_at_once,
+            self._target.rows_at_once,
             largest and timed(largest),
         )
 
@@ -291,6 +288,8 @@ class Batch:
         self._sampler = Sampler(samplings, self._device, noise)
         wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
         self._num_logprobs = max(wanted, default=None)
+        is_all = self._sampler.takes_largest and not wanted
+        self._largest = self._target.largest_logits if is_all else None
 
 
 def _close_gap(items: list[Any], row: int) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from entmtp.heads import Draft, DraftHeads, check_tree
 from entmtp.scheduler import StepChoice, nodes_of, places_in, share_rows
-from entmtp.trees import Part, Tree, TreeBuffers, cut_buffers, tree_buffers
+from entmtp.trees import Part, Tree, TreeBuffers, cut_buffers, int_tensor, tree_buffers
 
 
 class DraftedTrees(NamedTuple):
@@ -44,7 +44,7 @@ class Drafter:
         widest = [choice.widest for choice in choices]
         buffers = self._buffers(widest, root_ids.device)
         if self._heads is None or context is None or buffers.depth == 0:
-            ids = root_ids[:, None].expand(-1, buffers.num_slots)
+            ids = root_ids.view(-1, 1).expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, [*widest], 0.0)
         for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
@@ -95,8 +95,7 @@ class Drafter:
             [*places_in(choice.widest, tree), *[0] * (cut.num_slots - tree.num_nodes)]
             for tree, choice in zip(trees, choices, strict=True)
         ]
-        ids = draft.ids.gather(1, torch.tensor(places).to(draft.ids.device))
-        return DraftedTrees(ids, cut, parts, 0.0)
+        return DraftedTrees(picked(draft.ids, places), cut, parts, 0.0)
 
     def _cut_parts(
         self,
@@ -111,7 +110,7 @@ class Drafter:
             draft.ids.device,
             self._min_rows,
         )
-        return DraftedTrees(draft.ids.gather(1, places), cut, parts, 0.0)
+        return DraftedTrees(picked(draft.ids, places), cut, parts, 0.0)
 
     def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:
         return tree_buffers(trees, device, self._min_rows)
@@ -153,3 +152,8 @@ def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:
         return [[]] * len(choices)
     rows: list[list[float]] = draft.log_probs.tolist()
     return rows
+
+
+def picked(ids: torch.Tensor, places: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Of drafted ids `[B, T]` those in `places` `[B][S]`."""
+    return ids.gather(1, int_tensor(places, ids.device))

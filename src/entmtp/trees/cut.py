@@ -3,7 +3,7 @@
 Knows: parts and tree buffers. Does not know: tokens, models, caches.
 
 A part made for one step comes once and never again. Its tables are small, so they are made in
-Python's numbers and copied at once: an operation on tensors takes as long as a dozen rows of them.
+Python's numbers: an operation on tensors takes as long as a dozen rows of them.
 
 Dimension key: B batch · S slots of the parts · D depth.
 """
@@ -11,69 +11,72 @@ Dimension key: B batch · S slots of the parts · D depth.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from entmtp.trees.buffers import TreeBuffers
 from entmtp.trees.part import Part
+from entmtp.trees.whole_numbers import int_tensor
 
-_FRONT = 4
-"""Columns in front of ancestors: parent, depth, whether it is a node, and that node's id"""
+
+class _Slots(NamedTuple):
+    """What `TreeBuffers` has of one part: of each slot."""
+
+    nodes: list[int]
+    parents: list[int]
+    depths: list[int]
+    ways: list[list[int]]
+    """`[S][D+1]` from the root down to it, then zeros"""
 
 
 def cut_buffers(
     parts: Sequence[Part], device: torch.device, min_slots: int = 1
-) -> tuple[TreeBuffers, torch.Tensor]:
-    """Buffers of one part per sequence, and the node ids `[B, S]` that their slots stand for.
+) -> tuple[TreeBuffers, list[list[int]]]:
+    """Buffers of one part per sequence, and the nodes `[B][S]` that their slots stand for.
 
     Slots that a part does not fill are padding, and stand for the root. There are no levels: a
     part has been drafted.
     """
     depth = max(part.depth for part in parts)
     num_slots = max(min_slots, *(part.num_nodes for part in parts))
-    parents = [_parents(part, num_slots) for part in parts]
-    rows = [_rows(part, above, depth) for part, above in zip(parts, parents, strict=True)]
-    table = torch.tensor(rows).to(device)  # [B, S, _FRONT + D + 1]
-    mask = torch.frombuffer(bytearray().join(map(_mask, parents)), dtype=torch.bool)
-    behind = [[-1] * (num_slots - part.num_nodes) for part in parts]
+    rows = [_slots(part, num_slots, depth) for part in parts]
+    valid = [bytes(slot < part.num_nodes for slot in range(num_slots)) for part in parts]
+    ways = [way for row in rows for way in row.ways]
     buffers = TreeBuffers(
         depth=depth,
         num_slots=num_slots,
-        parents=table[:, :, 0],
-        depths=table[:, :, 1],
-        valid=table[:, :, 2].bool(),
-        mask=mask.view(len(parts), num_slots, num_slots).to(device),
-        ancestors=table[:, :, _FRONT:],
+        parents=int_tensor([row.parents for row in rows], device),
+        depths=int_tensor([row.depths for row in rows], device),
+        valid=_flags(valid, device).view(-1, num_slots),
+        mask=_flags([_mask(row.parents) for row in rows], device).view(-1, num_slots, num_slots),
+        ancestors=int_tensor(ways, device).view(-1, num_slots, depth + 1),
         levels=(),
         parents_on_host=[
-            [-1, *above[1 : part.num_nodes], *padding]
-            for part, above, padding in zip(parts, parents, behind, strict=True)
+            [parent if level else -1 for parent, level in zip(row.parents, row.depths, strict=True)]
+            for row in rows
         ],
     )
-    return buffers, table[:, :, 3]
+    return buffers, [row.nodes for row in rows]
 
 
-def _parents(part: Part, num_slots: int) -> list[int]:
-    """The slot of each slot's parent; the root is its own, and that of padding."""
+def _slots(part: Part, num_slots: int, depth: int) -> _Slots:
+    """Padding is as the root, whose parent is itself."""
+    above, levels = part.whole.parents, part.whole.depths
+    nodes = [*part.nodes, *[0] * (num_slots - part.num_nodes)]
     slots = {node: slot for slot, node in enumerate(part.nodes)}
-    above = part.whole.parents
-    return [slots[above[node]] for node in part.nodes] + [0] * (num_slots - part.num_nodes)
-
-
-def _rows(part: Part, parents: Sequence[int], depth: int) -> list[list[int]]:
-    """What is known of each slot, in the order of `table`'s columns."""
-    depths = part.whole.depths
     ways: list[list[int]] = []
-    rows = []
-    for slot, node in enumerate(part.nodes):
-        ways.append([*ways[parents[slot]], slot] if slot else [0])
-        missing = [0] * (depth - depths[node])
-        rows.append([parents[slot], depths[node], 1, node, *ways[slot], *missing])
-    padding = [[0] * (_FRONT + depth + 1)] * (len(parents) - len(rows))
-    return rows + padding
+    for slot, node in enumerate(nodes):
+        ways.append([*ways[slots[above[node]]], slot] if node else [0])
+    return _Slots(
+        nodes,
+        [slots[above[node]] for node in nodes],
+        [levels[node] for node in nodes],
+        [way + [0] * (depth + 1 - len(way)) for way in ways],
+    )
 
 
-def _mask(parents: Sequence[int]) -> bytearray:
+def _mask(parents: Sequence[int]) -> bytes:
     """Ancestor-or-self `[S, S]`, a byte each: what the parent sees, and the slot itself."""
     size = len(parents)
     mask = bytearray(size * size)
@@ -81,4 +84,8 @@ def _mask(parents: Sequence[int]) -> bytearray:
         start, above = slot * size, parent * size
         mask[start : start + size] = mask[above : above + size]
         mask[start + slot] = 1
-    return mask
+    return bytes(mask)
+
+
+def _flags(rows: Sequence[bytes], device: torch.device) -> torch.Tensor:
+    return torch.frombuffer(bytearray().join(rows), dtype=torch.bool).to(device)
