@@ -21,7 +21,7 @@ from entmtp.target.root_signals import root_signals
 from entmtp.target.runtimes import on_runtime
 from entmtp.target.runtimes.native import NativeTarget, library, weights
 from entmtp.target.runtimes.native import target as target_module
-from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.cache import NativeCache, OfferedRows
 from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
 from entmtp.target.selfcheck import self_check
 from entmtp.trees import Tree, full, tree_buffers
@@ -252,7 +252,8 @@ def text(target: TargetModel, length: int) -> NativeCache:
     assert isinstance(cache, NativeCache)
     shape = target.layout[0]
     size = target.num_layers, 1, shape.num_kv_heads, length, shape.key_dim
-    cache.offer([(random(*size).bfloat16(), random(*size, seed=1).bfloat16())])
+    rows = torch.stack([random(*size), random(*size, seed=1)])
+    cache.offer_rows(OfferedRows(rows.bfloat16()))
     cache.advance([length])
     return cache
 

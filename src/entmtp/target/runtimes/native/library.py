@@ -94,11 +94,19 @@ class Body(Structure):
     ]
 
 
+class Embedding(Structure):
+    """`struct Embedding` of `embedding.h`."""
+
+    _fields_ = [("rows", c_void_p), ("size", c_int64), ("format", c_int64)]
+
+
 class Step(Structure):
-    """`struct Step` of `kernels.cpp`."""
+    """`struct Step` of `decoder.h`."""
 
     _fields_ = [
         ("hidden", c_void_p),
+        ("ids", c_void_p),
+        ("embedding", Embedding),
         ("positions", c_void_p),
         ("among", c_void_p),
         ("cosines", c_void_p),
@@ -143,9 +151,10 @@ class Draft(Structure):
 
     _fields_ = [
         ("levels", POINTER(Level)),
-        *((name, c_void_p) for name in ("draft_ids", "embedding", "context", "ids", "log_probs")),
+        ("draft_ids", c_void_p),
+        ("embedding", Embedding),
+        *((name, c_void_p) for name in ("context", "ids", "log_probs")),
         *((name, c_int64) for name in ("num_levels", "num_sequences", "width", "hidden_size")),
-        ("is_bfloat16", c_bool),
     ]
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import embedding
 
 from entmtp.data.cache import Progress
 from entmtp.errors import ModelRefused
@@ -73,8 +72,9 @@ class NativeTarget(TargetModel):
         self._num_threads = torch.get_num_threads()
         known = target.unmodified
         body = known.body() if isinstance(known, RememberedModel) else self._body
-        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads)
-        self._embedding = self.embedding_weight
+        self._decoder = PackedDecoder(
+            body, self.layout[0], self._num_threads, self.embedding_weight
+        )
         with torch_on_one_thread():
             self._output = PackedMatrix(self.output_weight, self.output_bias, self._num_threads)
         self.check_mark = _check_mark(target)
@@ -95,9 +95,7 @@ class NativeTarget(TargetModel):
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, NativeCache), "a cache of new_cache"
-        hidden = embedding(ids, self._embedding).float()
-        self._decoder.run(hidden, positions, among, cache)
-        return hidden
+        return self._decoder.run_ids(ids, positions, among, cache)
 
     def at_work(self) -> AbstractContextManager[None]:
         return torch_on_one_thread()
