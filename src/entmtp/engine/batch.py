@@ -301,7 +301,9 @@ def _kept(hidden: torch.Tensor, slots: Slots, most: int) -> torch.Tensor:
     """Hidden states `[B, most, H]` of the first slots that were kept."""
     if most == 1:  # of each sequence the root alone, which is the first
         return hidden[:, :1]
-    places = torch.as_tensor(slots, device=hidden.device)[:, :most]
+    if not isinstance(slots, torch.Tensor):
+        slots = int_tensor(slots, hidden.device)
+    places = slots[:, :most]
     if len(hidden) == 1:
         return hidden.index_select(1, places[0])
     return hidden[torch.arange(len(places), device=places.device)[:, None], places]

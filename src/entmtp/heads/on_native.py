@@ -40,7 +40,7 @@ from entmtp.target.runtimes.native.library import (
 from entmtp.target.runtimes.native.library import Draft as NativeDraft
 from entmtp.target.runtimes.native.library import Level as NativeLevel
 from entmtp.target.runtimes.native.weights import interleaved
-from entmtp.trees import TreeBuffers
+from entmtp.trees import TreeBuffers, int_tensor
 
 
 def draft_natively(heads: DraftHeads, progress: Progress) -> bool:
@@ -152,7 +152,7 @@ class NativeKernels(HeadKernels):
         assert isinstance(cache, NativeCache), "a cache of new_cache"
         assert self._prefix is not None, "these heads have no prefix layer"
         batch, rows, _ = hidden.shape
-        positions = torch.tensor([range(n, n + rows) for n in cache.lengths])
+        positions = int_tensor([range(n, n + rows) for n in cache.lengths], hidden.device)
         contexts = hidden.float().clone(memory_format=torch.contiguous_format)
         self._prefix.run(contexts, positions, _causal(batch, rows), cache)
         cache.advance(counts)

@@ -26,8 +26,8 @@ class _Slots(NamedTuple):
     nodes: list[int]
     parents: list[int]
     depths: list[int]
-    ways: list[list[int]]
-    """`[S][D+1]` from the root down to it, then zeros"""
+    ancestors: list[list[int]]
+    """`[D+1][S]` from the root down to each slot itself, then zeros"""
 
 
 def cut_buffers(
@@ -42,15 +42,20 @@ def cut_buffers(
     num_slots = max(min_slots, *(part.num_nodes for part in parts))
     rows = [_slots(part, num_slots, depth) for part in parts]
     valid = [bytes(slot < part.num_nodes for slot in range(num_slots)) for part in parts]
-    ways = [way for row in rows for way in row.ways]
+    table = [
+        *(row.parents for row in rows),
+        *(row.depths for row in rows),
+        *(row.ancestors[level] for level in range(depth + 1) for row in rows),
+    ]
+    tables = int_tensor(table, device).view(-1, len(parts), num_slots)
     buffers = TreeBuffers(
         depth=depth,
         num_slots=num_slots,
-        parents=int_tensor([row.parents for row in rows], device),
-        depths=int_tensor([row.depths for row in rows], device),
+        parents=tables[0],
+        depths=tables[1],
         valid=_flags(valid, device).view(-1, num_slots),
         mask=_flags([_mask(row.parents) for row in rows], device).view(-1, num_slots, num_slots),
-        ancestors=int_tensor(ways, device).view(-1, num_slots, depth + 1),
+        ancestors=tables[2:].permute(1, 2, 0),
         levels=(),
         parents_on_host=[
             [parent if level else -1 for parent, level in zip(row.parents, row.depths, strict=True)]
@@ -65,15 +70,15 @@ def _slots(part: Part, num_slots: int, depth: int) -> _Slots:
     above, levels = part.whole.parents, part.whole.depths
     nodes = [*part.nodes, *[0] * (num_slots - part.num_nodes)]
     slots = {node: slot for slot, node in enumerate(part.nodes)}
-    ways: list[list[int]] = []
-    for slot, node in enumerate(nodes):
-        ways.append([*ways[slots[above[node]]], slot] if node else [0])
-    return _Slots(
-        nodes,
-        [slots[above[node]] for node in nodes],
-        [levels[node] for node in nodes],
-        [way + [0] * (depth + 1 - len(way)) for way in ways],
-    )
+    parents = [slots[above[node]] for node in nodes]
+    ancestors = [[0] * num_slots for _ in range(depth + 1)]
+    for slot, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
+        level = levels[node]
+        for row in ancestors[:level]:
+            row[slot] = row[parent]
+        if level:
+            ancestors[level][slot] = slot
+    return _Slots(nodes, parents, [levels[node] for node in nodes], ancestors)
 
 
 def _mask(parents: Sequence[int]) -> bytes:
