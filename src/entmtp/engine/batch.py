@@ -167,7 +167,7 @@ class Batch:
         if drafts:
             self._catch_up()
         caught_up = perf_counter()
-        draft = self._drafter(self._context, int_tensor([roots], device)[0], choices)
+        draft = self._drafter(self._context, int_tensor(roots, device), choices)
         drafted = perf_counter()
         positions = node_positions(cache.lengths, draft.buffers)
         hidden = verify(self._target, cache, draft.ids, positions, draft.buffers)

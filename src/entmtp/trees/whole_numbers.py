@@ -1,18 +1,20 @@
-"""Whole numbers of Python's as tensors. Knows: rows of numbers, a device."""
+"""Whole numbers of Python's as tensors. Knows: tables of numbers, a device."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from itertools import chain
 
+import numpy as np
 import torch
 
 
-def int_tensor(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Rows of equal length, and at least one number, as `[R, N]` int64.
+def int_tensor(
+    table: Sequence[int] | Sequence[Sequence[int]], device: torch.device
+) -> torch.Tensor:
+    """Numbers, or rows of them that are equally long, as int64.
 
-    In half of the time that `torch.tensor` takes: most of a step's tables are a handful of numbers.
+    In half of the time that `torch.tensor` takes in the midst of a step: most of its tables are a
+    handful of numbers.
     """
-    numbers = torch.frombuffer(array("q", chain.from_iterable(rows)), dtype=torch.int64)
-    return numbers.view(len(rows), -1).to(device)
+    numbers = torch.from_numpy(np.array(table, dtype=np.int64))
+    return numbers if device.type == "cpu" else numbers.to(device)
