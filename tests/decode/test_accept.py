@@ -82,6 +82,28 @@ def test_the_exact_acceptor_walks_as_told(early_exit: bool) -> None:
     assert lengths >= {1, 2, 3}
 
 
+@pytest.mark.parametrize("rows_at_once", [0, 1000])
+def test_whoever_finds_the_largest_logits(rows_at_once: int) -> None:
+    """A runtime's own way to them is asked, for whole trees or for visited nodes, and no logits."""
+
+    def refused(hidden: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nobody needs logits")
+
+    def largest(hidden: torch.Tensor) -> list[int]:
+        ids: list[int] = hidden.argmax(-1).flatten().tolist()
+        return ids
+
+    sampler = Sampler([Sampling()] * len(TREES), CPU)
+    for seed in range(20):
+        case = Case(seed)
+        draw = case.draw._replace(sampler=sampler, rows_at_once=rows_at_once)
+        expected = ExactAcceptor(True)(case.logits, case.ids, case.buffers, draw)
+        draw = draw._replace(logits=refused, largest_logits=largest)
+        found = ExactAcceptor(True)(case.logits, case.ids, case.buffers, draw)
+        assert rows_of(found) == rows_of(expected)
+        assert found[2:] == (None, None)
+
+
 def test_padding_is_never_accepted() -> None:
     """Padding slots hang on the root and carry ids; that the target says one of them is nothing."""
     case = Case(0)
