@@ -98,10 +98,12 @@ def test_the_largest_of_a_product_is_the_first_of_its_largest(
     assert expected.max() < num_outputs
 
 
-def test_logits_that_are_changed_behind_the_product_are_looked_at() -> None:
+def test_logits_that_are_changed_behind_the_product_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     target = on_native()
     assert target.largest_logits is not None
-    target._output_layer.softcap = 30.0
+    monkeypatch.setattr(target._output_layer, "softcap", 30.0)
     assert target.largest_logits is None
 
 
