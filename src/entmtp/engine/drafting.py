@@ -147,10 +147,11 @@ def _chosen(
 
 
 def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:
-    """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
+    """Log-probabilities of each sequence's slots, and of the one behind them that takes padding;
+    none where nobody asks, for it is a wait."""
     if not any(choice.reads_draft for choice in choices):
         return [[]] * len(choices)
-    rows: list[list[float]] = draft.log_probs.tolist()
+    rows: list[list[float]] = draft.wide_log_probs.tolist()
     return rows
 
 
