@@ -23,5 +23,6 @@ def as_tensors(found: Found) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if isinstance(found, Acceptance):
         return found.slots, found.token_ids, found.num_accepted
     counts = [len(row) for row in found.token_ids]
-    filled = [[*row, *row[-1:] * (max(counts) - len(row))] for row in found.token_ids]
+    most = max(counts)
+    filled = [[*row, *row[-1:] * (most - len(row))] for row in found.token_ids]
     return torch.tensor(found.slots), torch.tensor(filled), torch.tensor(counts) - 1
