@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from acceptances import as_tensors
 from draft_heads import hidden_states
 from entmtp.decode import Acceptor, Draw, Sampler, Sampling
 from entmtp.target import TargetModel
@@ -56,7 +57,8 @@ def spread(buffers: TreeBuffers, count: int) -> TreeBuffers:
         name: getattr(buffers, name).expand(count, *getattr(buffers, name).shape[1:])
         for name in ("parents", "depths", "valid", "mask", "ancestors")
     }
-    return TreeBuffers(buffers.depth, buffers.num_slots, **wide, levels=())
+    parents = [*buffers.parents_on_host] * count
+    return TreeBuffers(buffers.depth, buffers.num_slots, **wide, levels=(), parents_on_host=parents)
 
 
 def walk(
@@ -78,8 +80,9 @@ def walk(
     tokens, origin = torch.zeros(count, room).long(), torch.zeros(count, room).long()
     while bool((said < num_tokens).any()):
         draft_ids = drafts.ids[root]
-        draw = Draw(target.logits, sampler, 1 + said)
-        slots, ids, num_accepted, *_ = acceptor(states[draft_ids], draft_ids, buffers, draw)
+        draw = Draw(target.logits, sampler, said[:, None])
+        found = acceptor(states[draft_ids], draft_ids, buffers, draw)
+        slots, ids, num_accepted = as_tensors(found)
         last = slots[rows, num_accepted]
         ending = torch.where(drafts.is_leaf[last], BONUS, REJECTED)
         root = ids[rows, num_accepted]

@@ -200,12 +200,12 @@ def test_looks_are_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A told policy reads the root where it is told to, and cuts a draft to the same tree."""
     asked: list[bool] = []
 
-    def copy(tables: object, logits: torch.Tensor | None, signals: object) -> object:
+    def read(logits: torch.Tensor | None, *others: object) -> object:
         asked.append(logits is not None)
-        return real(tables, logits, signals)  # type: ignore[arg-type]
+        return real(logits, *others)  # type: ignore[arg-type]
 
-    real = batch.copy_to_host
-    monkeypatch.setattr(batch, "copy_to_host", copy)
+    real = batch.signals_on_host
+    monkeypatch.setattr(batch, "signals_on_host", read)
     policy = TakingTurns([ROOT, full(2, 2)])
     policy.drafted, policy.next = full(2, 2), chain(2)
     engine = Engine(tiny(), random_heads(tiny(), "hydra"), policy)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from acceptances import rows_of
 from entmtp.decode import (
-    Acceptance,
     Draw,
     ExactAcceptor,
     Sampler,
@@ -46,7 +46,7 @@ class Case:
                     : len(children)
                 ]
         sampler = Sampler(SAMPLINGS, CPU)
-        self.draw = Draw(lambda hidden: hidden, sampler, FIRST)
+        self.draw = Draw(lambda hidden: hidden, sampler, FIRST[:, None] - 1)
 
     def children(self, row: int, parent: int) -> list[int]:
         is_child = self.buffers.valid[row] & (self.buffers.parents[row] == parent)
@@ -70,14 +70,6 @@ def walk(case: Case, row: int) -> tuple[list[int], list[int]]:
         tokens.append(case.choice(row, slots[-1], len(slots) - 1))
 
 
-def rows_of(acceptance: Acceptance) -> list[tuple[list[int], list[int]]]:
-    counts = (acceptance.num_accepted + 1).tolist()
-    return [
-        (acceptance.slots[row, :count].tolist(), acceptance.token_ids[row, :count].tolist())
-        for row, count in enumerate(counts)
-    ]
-
-
 @pytest.mark.parametrize("early_exit", [True, False])
 def test_the_exact_acceptor_walks_as_told(early_exit: bool) -> None:
     lengths = set()
@@ -88,6 +80,28 @@ def test_the_exact_acceptor_walks_as_told(early_exit: bool) -> None:
         assert rows_of(acceptance) == expected
         lengths |= {len(slots) for slots, _ in expected}
     assert lengths >= {1, 2, 3}
+
+
+@pytest.mark.parametrize("rows_at_once", [0, 1000])
+def test_whoever_finds_the_largest_logits(rows_at_once: int) -> None:
+    """A runtime's own way to them is asked, for whole trees or for visited nodes, and no logits."""
+
+    def refused(hidden: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nobody needs logits")
+
+    def largest(hidden: torch.Tensor) -> list[int]:
+        ids: list[int] = hidden.argmax(-1).flatten().tolist()
+        return ids
+
+    sampler = Sampler([Sampling()] * len(TREES), CPU)
+    for seed in range(20):
+        case = Case(seed)
+        draw = case.draw._replace(sampler=sampler, rows_at_once=rows_at_once)
+        expected = ExactAcceptor(True)(case.logits, case.ids, case.buffers, draw)
+        draw = draw._replace(logits=refused, largest_logits=largest)
+        found = ExactAcceptor(True)(case.logits, case.ids, case.buffers, draw)
+        assert rows_of(found) == rows_of(expected)
+        assert found[2:] == (None, None)
 
 
 def test_padding_is_never_accepted() -> None:
@@ -146,7 +160,7 @@ def test_only_visited_nodes_are_given_logits() -> None:
 def test_draws_are_keyed_by_the_absolute_position() -> None:
     buffers: TreeBuffers = tree_buffers((chain(1),), CPU)
     hidden, seed = torch.zeros(1, 2, VOCAB), 9
-    draw = Draw(lambda h: h, Sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([30]))
+    draw = Draw(lambda h: h, Sampler([Sampling(1.0, seed=seed)], CPU), torch.tensor([[29]]))
     noise = gumbel_noise(torch.tensor([seed, seed]), torch.tensor([30, 31]), VOCAB)
     first, second = noise.argmax(-1).tolist()
     accepted = ExactAcceptor(True)(hidden, torch.tensor([[0, first]]), buffers, draw)

@@ -113,7 +113,7 @@ def test_the_walk(asked: list[Sampling]) -> None:
     sampler = Sampler(asked, target.device)
 
     def accept(hidden: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[Any, ...]:
-        found = walk(hidden, ids, trees, Draw(target.logits, sampler, lengths))
+        found = walk(hidden, ids, trees, Draw(target.logits, sampler, lengths[:, None]))
         return found[:4]
 
     assert_whole(accept, torch.randn(2, 16, 64), torch.randint(8, (2, 16)), LENGTHS)

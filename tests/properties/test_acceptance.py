@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acceptances import rows_of
 from entmtp.decode import (
-    Acceptance,
     Draw,
     ExactAcceptor,
     Sampler,
@@ -50,7 +50,7 @@ class Case:
     @property
     def draw(self) -> Draw:
         sampler = Sampler(self.samplings, torch.device("cpu"))
-        return Draw(lambda hidden: hidden, sampler, self.first)
+        return Draw(lambda hidden: hidden, sampler, self.first[:, None] - 1)
 
     def children(self, row: int, parent: int) -> list[int]:
         parents, valid = self.buffers.parents[row].tolist(), self.buffers.valid[row].tolist()
@@ -87,14 +87,6 @@ def cases(draw: st.DrawFn, *, with_ties: bool) -> Case:
                     parent = int(buffers.parents[row, slot])
                     ids[row, slot] = order[row, parent, int(level.ranks[row, place])]
     return Case(buffers, [one for _, one in rows], logits, ids, torch.arange(3, 3 + len(rows)))
-
-
-def rows_of(acceptance: Acceptance) -> list[tuple[list[int], list[int]]]:
-    counts = (acceptance.num_accepted + 1).tolist()
-    return [
-        (acceptance.slots[row, :count].tolist(), acceptance.token_ids[row, :count].tolist())
-        for row, count in enumerate(counts)
-    ]
 
 
 def exact_walk(case: Case, row: int) -> tuple[list[int], list[int]]:

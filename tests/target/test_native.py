@@ -21,7 +21,8 @@ from entmtp.target.root_signals import root_signals
 from entmtp.target.runtimes import on_runtime
 from entmtp.target.runtimes.native import FORMATS, NativeTarget, library, weights
 from entmtp.target.runtimes.native import target as target_module
-from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.cache import NativeCache, OfferedRows
+from entmtp.target.runtimes.native.embedding import EmbeddingRows
 from entmtp.target.runtimes.native.library import TILE_INPUTS, PackedMatrix
 from entmtp.target.selfcheck import self_check
 from entmtp.trees import Tree, full, tree_buffers
@@ -91,6 +92,49 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company(number_format: str)
     for count in (2, 3, 4, 7, 12, 16, 33, 70):
         parts = [matrix(part.contiguous(), 2) for part in rows.split(count)]
         assert torch.equal(torch.cat(parts), alone), count
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_outputs", [5, 50, 4096])
+def test_the_largest_of_a_product_is_the_first_of_its_largest(
+    num_outputs: int, num_threads: int
+) -> None:
+    """Every row of the weight is there three times, so each of its outputs is, too."""
+    weight = random(num_outputs, 64).repeat(3, 1)
+    matrix, rows = (
+        PackedMatrix(weight, random(num_outputs, seed=1).repeat(3)),
+        random(40, 64, seed=2),
+    )
+    for count in (1, 2, 3, 16, 17, 40):
+        some = rows[:count].contiguous()
+        expected = matrix(some, num_threads).numpy().argmax(-1)
+        assert list(matrix.largest(some, num_threads)) == expected.tolist()
+    assert expected.max() < num_outputs
+
+
+def test_logits_that_are_changed_behind_the_product_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = on_native()
+    assert target.largest_logits is not None
+    monkeypatch.setattr(target._output_layer, "softcap", 30.0)
+    assert target.largest_logits is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@torch.inference_mode()
+def test_ids_are_embedded_as_they_are(dtype: torch.dtype) -> None:
+    target = on_native()
+    assert isinstance(target, NativeTarget)
+    weight = random(target.vocab_size, target.hidden_size).to(dtype)
+    decoder = target._decoder
+    decoder._embedding = EmbeddingRows(weight)
+    ids, positions = torch.tensor([[1, 3, 0], [2, 2, 5]]), torch.arange(3).expand(2, -1)
+    among = causal_among(2, 3, target.device)
+    by_ids = decoder.run_ids(ids, positions, among, target.new_cache(2, 1))
+    hidden = weight[ids].float()
+    decoder.run(hidden, positions, among, target.new_cache(2, 1))
+    assert torch.equal(by_ids, hidden)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -276,7 +320,8 @@ def text(target: TargetModel, length: int) -> NativeCache:
     assert isinstance(cache, NativeCache)
     shape = target.layout[0]
     size = target.num_layers, 1, shape.num_kv_heads, length, shape.key_dim
-    cache.offer([(random(*size).bfloat16(), random(*size, seed=1).bfloat16())])
+    rows = torch.stack([random(*size), random(*size, seed=1)])
+    cache.offer_rows(OfferedRows(rows.bfloat16()))
     cache.advance([length])
     return cache
 

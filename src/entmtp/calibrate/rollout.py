@@ -69,6 +69,7 @@ class _CutAcceptor:
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
     ) -> Acceptance:
         whole = self._inner(hidden, draft_ids, buffers, target)
+        assert isinstance(whole, Acceptance), "an acceptor without early exit"
         path = self.union.paths[int(whole.slots[0, int(whole.num_accepted)])]
         self.seen.append(path)
         kept = int(reach(_as_ranks([path], max(len(path), 1)), self._tree).depths[0])

@@ -1,11 +1,25 @@
 """One step as stateless maths: sampling, acceptance, signals. Knows no text, no sequences."""
 
-from entmtp.decode.accept import Acceptance, Acceptor, Draw, ExactAcceptor, TypicalAcceptor
+from entmtp.decode.accept import (
+    Acceptance,
+    Acceptor,
+    Draw,
+    ExactAcceptor,
+    HostAcceptance,
+    TypicalAcceptor,
+)
 from entmtp.decode.history import History, Past, Record
 from entmtp.decode.logprobs import TokenLogprob, logprobs_of
 from entmtp.decode.sampler import Sampler
 from entmtp.decode.sampling import Sampling
-from entmtp.decode.signals import RootSignals, Signals, copy_to_host, packed, unpacked
+from entmtp.decode.signals import (
+    RootSignals,
+    Signals,
+    copy_to_host,
+    packed,
+    signals_on_host,
+    unpacked,
+)
 from entmtp.decode.step import node_positions, verify
 
 __all__ = [
@@ -14,6 +28,7 @@ __all__ = [
     "Draw",
     "ExactAcceptor",
     "History",
+    "HostAcceptance",
     "Past",
     "Record",
     "RootSignals",
@@ -26,6 +41,7 @@ __all__ = [
     "logprobs_of",
     "node_positions",
     "packed",
+    "signals_on_host",
     "unpacked",
     "verify",
 ]

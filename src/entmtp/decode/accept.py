@@ -36,12 +36,24 @@ class Acceptance(NamedTuple):
     """Of `token_ids`, where they are asked for"""
 
 
+class HostAcceptance(NamedTuple):
+    """The same in Python's numbers."""
+
+    slots: Sequence[Sequence[int]]
+    """`[B][A]`, as deep as the deepest walk went"""
+    token_ids: list[list[int]]
+    """Of each sequence, as many as it accepted and one more"""
+    last_logits: torch.Tensor | None = None  # [B, V]
+    """Unless they were not computed"""
+    logprobs: Logprobs | None = None
+
+
 class Acceptor(Protocol):
     """Decides which drafts of a verified tree are kept."""
 
     def __call__(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
-    ) -> Acceptance: ...
+    ) -> Acceptance | HostAcceptance: ...
 
 
 class Draw(NamedTuple):
@@ -49,18 +61,25 @@ class Draw(NamedTuple):
 
     logits: Logits
     sampler: Sampler
-    first_positions: torch.Tensor  # [B] absolute position of the token behind the root
+    positions: torch.Tensor  # [B, T] absolute ones of the nodes; the root's counts
     history: History | None = None
     """The root and all before it, where the sampler looks back"""
     num_logprobs: int | None = None
     """How many of the likeliest tokens are to be told of; None for no log-probabilities"""
     rows_at_once: int = 0
     """Whole trees of up to so many rows have their logits computed in one product"""
+    largest_logits: Callable[[torch.Tensor], Sequence[int]] | None = None
+    """Of hidden states `[..., H]` the ids of their largest logits, one after the other, if the
+    sampler takes those and nobody else looks at logits"""
 
-    def logits_of_all(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """Logits `[B, T, V]` of hidden states `[B, T, H]`, unless that would be too dear."""
-        is_cheap = hidden.shape[:-1].numel() <= self.rows_at_once
-        return self.logits(hidden) if is_cheap else None
+    @property
+    def first_positions(self) -> torch.Tensor:
+        """Of the tokens behind the roots, `[B]`."""
+        return self.positions[:, 0] + 1
+
+    def is_cheap(self, hidden: torch.Tensor) -> bool:
+        """Whether the logits of whole trees' hidden states `[B, T, H]` are computed at once."""
+        return hidden.shape[0] * hidden.shape[1] <= self.rows_at_once
 
     def token(self, logits: torch.Tensor, drawn: Sequence[torch.Tensor]) -> torch.Tensor:
         """Ids `[B]` behind a node with logits `[B, V]`, reached by the tokens `drawn`, each `[B]`.
@@ -95,47 +114,38 @@ class ExactAcceptor:
 
     def __call__(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
-    ) -> Acceptance:
+    ) -> Acceptance | HostAcceptance:
         walk = self._walk_on_host if self._early_exit else self._walk_on_device
         return walk(hidden, draft_ids, buffers, target)
 
     def _walk_on_host(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
-    ) -> Acceptance:
+    ) -> HostAcceptance:
         """With the walks in Python's numbers: a handful of them are cheaper than tensors."""
-        known = target.logits_of_all(hidden)
+        behind = (
+            _Drawn(hidden, target) if target.largest_logits is None else _Largest(hidden, target)
+        )
         drafted = _HostTrees(draft_ids, buffers)
         batch = hidden.shape[0]
         walking = list(range(batch))
-        num_accepted = [0] * batch
         nodes = [0] * batch
-        slots, said = [nodes], list[list[int]]()
-        drawn: list[torch.Tensor] = []
-        logprobs: list[Logprobs] = []
+        slots = [nodes]
+        said: list[list[int]] = [[] for _ in walking]
         for depth in range(buffers.depth + 1):
-            logits = target.logits(_at(hidden, nodes)) if known is None else _at(known, nodes)
-            # NumPy finds the largest in a twentieth of the time that PyTorch takes on one thread.
-            largest = target.race(logits, drawn).numpy().argmax(-1)
-            said.append(largest.tolist())
-            drawn.append(torch.from_numpy(largest))
-            if target.num_logprobs is not None:
-                token = drawn[-1][:, None]
-                logprobs.append(logprobs_of(logits[:, None], token, target.num_logprobs))
+            tokens = behind(nodes)
+            for row in walking:
+                said[row].append(tokens[row])
             if depth == buffers.depth:
                 break
-            reached = {row: drafted.child(row, nodes[row], said[-1][row]) for row in walking}
+            reached = {row: drafted.child(row, nodes[row], tokens[row]) for row in walking}
             walking = [row for row, child in reached.items() if child]
             if not walking:
                 break
             nodes = nodes.copy()  # a walk that has ended stays at its last node
             for row in walking:
                 nodes[row] = reached[row]
-                num_accepted[row] += 1
             slots.append(nodes)
-        table = torch.tensor(list(zip(num_accepted, *slots, *said, strict=True)))
-        end = 1 + len(slots)
-        told = join_logprobs(logprobs) if logprobs else None
-        return Acceptance(table[:, 1:end], table[:, end:], table[:, 0], logits, told)
+        return HostAcceptance(list(zip(*slots, strict=True)), said, behind.logits, behind.logprobs)
 
     def _walk_on_device(
         self, hidden: torch.Tensor, draft_ids: torch.Tensor, buffers: TreeBuffers, target: Draw
@@ -147,7 +157,7 @@ class ExactAcceptor:
         slots = [node]
         token_ids: list[torch.Tensor] = []
         logprobs: list[Logprobs] = []
-        known = target.logits_of_all(hidden)
+        known = target.logits(hidden) if target.is_cheap(hidden) else None
         for depth in range(buffers.depth + 1):
             logits = target.logits(hidden[batch, node]) if known is None else known[batch, node]
             token = target.token(logits, token_ids)
@@ -168,12 +178,59 @@ class ExactAcceptor:
         )
 
 
+class _Drawn:
+    """The target's own tokens behind one node of each sequence, then behind the next ones."""
+
+    def __init__(self, hidden: torch.Tensor, target: Draw) -> None:
+        self._hidden, self._target = hidden, target
+        self._known = target.logits(hidden) if target.is_cheap(hidden) else None
+        self._drawn: list[torch.Tensor] = []
+        self._logprobs: list[Logprobs] = []
+        self.logits: torch.Tensor | None = None
+        """Behind the latest nodes, `[B, V]`"""
+
+    def __call__(self, nodes: Sequence[int]) -> list[int]:
+        target, known = self._target, self._known
+        logits = target.logits(_at(self._hidden, nodes)) if known is None else _at(known, nodes)
+        # NumPy finds the largest in a twentieth of the time that PyTorch takes on one thread.
+        largest = target.race(logits, self._drawn).numpy().argmax(-1)
+        self.logits = logits
+        self._drawn.append(torch.from_numpy(largest))
+        if target.num_logprobs is not None:
+            token = self._drawn[-1][:, None]
+            self._logprobs.append(logprobs_of(logits[:, None], token, target.num_logprobs))
+        tokens: list[int] = largest.tolist()
+        return tokens
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """Of all tokens, where they are asked for."""
+        return join_logprobs(self._logprobs) if self._logprobs else None
+
+
+class _Largest:
+    """The same where they are the largest of logits that nobody else looks at."""
+
+    logits = logprobs = None
+
+    def __init__(self, hidden: torch.Tensor, target: Draw) -> None:
+        assert target.largest_logits is not None, "asked before"
+        self._hidden, self._ask = hidden, target.largest_logits
+        self._known = self._ask(hidden) if target.is_cheap(hidden) else None
+
+    def __call__(self, nodes: Sequence[int]) -> Sequence[int]:
+        known, num_slots = self._known, self._hidden.shape[1]
+        if known is None:
+            return self._ask(_at(self._hidden, nodes))
+        return [known[row * num_slots + node] for row, node in enumerate(nodes)]
+
+
 class _HostTrees:
     """A drafted batch of trees in Python's numbers."""
 
     def __init__(self, draft_ids: torch.Tensor, buffers: TreeBuffers) -> None:
         self._ids: list[list[int]] = draft_ids.tolist() if buffers.depth else []
-        self._parents = buffers.parents_on_host if buffers.depth else []
+        self._parents = buffers.parents_on_host
 
     def child(self, row: int, node: int, token_id: int) -> int:
         """The first slot under `node` that carries a token; 0, the root's, for none."""

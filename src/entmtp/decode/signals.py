@@ -48,9 +48,18 @@ def copy_to_host(
         list(chain.from_iterable(parts))
         for parts in zip(*(table.tolist() for table in tables), strict=True)
     ]
+    return rows, signals_on_host(logits, len(rows), signals)
+
+
+def signals_on_host(
+    logits: torch.Tensor | None,  # [B, V] on a CPU
+    count: int,
+    signals: Signals = root_signals,
+) -> list[RootSignals]:
+    """Root signals of logits, or of nothing, for `count` sequences."""
     if logits is None:
-        return rows, [RootSignals()] * len(rows)
-    return rows, [RootSignals(*row) for row in signals(logits).tolist()]
+        return [RootSignals()] * count
+    return [RootSignals(*row) for row in signals(logits).tolist()]
 
 
 def packed(ids: torch.Tensor, logits: torch.Tensor | None) -> torch.Tensor:

@@ -10,7 +10,7 @@ Dimension key: B running sequences · T tree slots · D depth · H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -18,26 +18,30 @@ from typing import Any, NamedTuple
 import torch
 
 from entmtp.decode import (
+    Acceptance,
     Acceptor,
     Draw,
+    HostAcceptance,
     Record,
     RootSignals,
     Sampler,
     TokenLogprob,
     copy_to_host,
     node_positions,
+    signals_on_host,
     verify,
 )
 from entmtp.decode.logprobs import Logprobs
 from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, history_of
 from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
+from entmtp.engine.timed import Timed
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import StepChoice
-from entmtp.target.cache import KVCache
+from entmtp.target.cache import KVCache, Slots
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
-from entmtp.trees import Part, Tree
+from entmtp.trees import Part, Tree, int_tensor
 
 MOST_UNSEEN = 16
 """Plain steps whose hidden states wait for the heads: looking at so many costs little more than at
@@ -163,30 +167,17 @@ class Batch:
         if drafts:
             self._catch_up()
         caught_up = perf_counter()
-        draft = self._drafter(self._context, torch.tensor(roots, device=device), choices)
+        draft = self._drafter(self._context, int_tensor(roots, device), choices)
         drafted = perf_counter()
         positions = node_positions(cache.lengths, draft.buffers)
         hidden = verify(self._target, cache, draft.ids, positions, draft.buffers)
         verified = perf_counter()
-        logits = _Timed(self._target.logits)
-        history = history_of(self._sampler, self._rows, device)
-        draw = Draw(
-            logits,
-            self._sampler,
-            positions[:, 0] + 1,
-            history,
-            self._num_logprobs,
-            self._target.rows_at_once,
-        )
-        acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
         reads_root = any(choice.reads_root for choice in choices)
-        # The step's only copy to the host, unless somebody wants to see the draft.
-        rows, root_signals = copy_to_host(
-            (acceptance.num_accepted[:, None], acceptance.token_ids),
-            acceptance.last_logits if reads_root else None,
-            self._target.root_signals,
-        )
-        num_kept = [row[0] + 1 for row in rows]
+        logits = Timed()
+        draw = self._draw(positions, reads_root, logits)
+        acceptance = self._acceptor(hidden, draft.ids, draft.buffers, draw)
+        said, root_signals = self._on_host(acceptance, reads_root)
+        num_kept = [len(token_ids) for token_ids in said]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
         self._observe(hidden, acceptance.slots, num_kept, drafts)
@@ -196,7 +187,6 @@ class Batch:
             verify=verified - drafted + logits.seconds,
             host=drafted - caught_up - draft.heads_seconds + kept - verified - logits.seconds,
         )
-        said = [row[1 : 1 + kept] for row, kept in zip(rows, num_kept, strict=True)]
         for row, token_ids in zip(self._rows, said, strict=True):
             row.record.ids.extend(token_ids)
         return StepOutput(
@@ -208,6 +198,31 @@ class Batch:
             seconds,
         )
 
+    def _draw(self, positions: torch.Tensor, reads_root: bool, timed: Timed) -> Draw:
+        """The target's choice behind the nodes at `positions` `[B, T]`."""
+        largest = None if reads_root else self._largest
+        return Draw(
+            timed(self._target.logits),
+            self._sampler,
+            positions,
+            history_of(self._sampler, self._rows, self._device),
+            self._num_logprobs,
+            self._target.rows_at_once,
+            largest and timed(largest),
+        )
+
+    def _on_host(
+        self, found: Acceptance | HostAcceptance, reads_root: bool
+    ) -> tuple[list[list[int]], list[RootSignals]]:
+        """What each sequence says, and the signals of its next root."""
+        logits, signals = found.last_logits if reads_root else None, self._target.root_signals
+        if isinstance(found, HostAcceptance):
+            return found.token_ids, signals_on_host(logits, self.size, signals)
+        # The step's only copy to the host, unless somebody wants to see the draft.
+        tables = (found.num_accepted[:, None], found.token_ids)
+        rows, root_signals = copy_to_host(tables, logits, signals)
+        return [row[1 : 2 + row[0]] for row in rows], root_signals
+
     def _logprobs(
         self, logprobs: Logprobs | None, said: Sequence[Sequence[int]]
     ) -> Sequence[tuple[TokenLogprob, ...] | None]:
@@ -217,7 +232,7 @@ class Batch:
         return logprobs.rows(said, wanted)
 
     def _observe(
-        self, hidden: torch.Tensor, slots: torch.Tensor, counts: Sequence[int], drafted: bool
+        self, hidden: torch.Tensor, slots: Slots, counts: Sequence[int], drafted: bool
     ) -> None:
         """Give the heads the hidden states of what was kept; those of plain steps later on.
 
@@ -273,6 +288,8 @@ class Batch:
         self._sampler = Sampler(samplings, self._device, noise)
         wanted = [one.num_logprobs for one in asked if one.num_logprobs is not None]
         self._num_logprobs = max(wanted, default=None)
+        is_all = self._sampler.takes_largest and not wanted
+        self._largest = self._target.largest_logits if is_all else None
 
 
 def _close_gap(items: list[Any], row: int) -> None:
@@ -280,24 +297,13 @@ def _close_gap(items: list[Any], row: int) -> None:
     items.pop()
 
 
-def _kept(hidden: torch.Tensor, slots: torch.Tensor, most: int) -> torch.Tensor:
+def _kept(hidden: torch.Tensor, slots: Slots, most: int) -> torch.Tensor:
     """Hidden states `[B, most, H]` of the first slots that were kept."""
     if most == 1:  # of each sequence the root alone, which is the first
         return hidden[:, :1]
+    if not isinstance(slots, torch.Tensor):
+        slots = int_tensor(slots, hidden.device)
+    places = slots[:, :most]
     if len(hidden) == 1:
-        return hidden.index_select(1, slots[0, :most])
-    return hidden[torch.arange(len(slots), device=slots.device)[:, None], slots[:, :most]]
-
-
-class _Timed:
-    """A function with the time spent in it."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._function = function
-        self.seconds = 0.0
-
-    def __call__(self, argument: torch.Tensor) -> torch.Tensor:
-        started = perf_counter()
-        result = self._function(argument)
-        self.seconds += perf_counter() - started
-        return result
+        return hidden.index_select(1, places[0])
+    return hidden[torch.arange(len(places), device=places.device)[:, None], places]

@@ -15,7 +15,7 @@ import torch
 
 from entmtp.heads import Draft, DraftHeads, check_tree
 from entmtp.scheduler import StepChoice, nodes_of, places_in, share_rows
-from entmtp.trees import Part, Tree, TreeBuffers, cut_buffers, tree_buffers
+from entmtp.trees import Part, Tree, TreeBuffers, cut_buffers, int_tensor, tree_buffers
 
 
 class DraftedTrees(NamedTuple):
@@ -44,7 +44,7 @@ class Drafter:
         widest = [choice.widest for choice in choices]
         buffers = self._buffers(widest, root_ids.device)
         if self._heads is None or context is None or buffers.depth == 0:
-            ids = root_ids[:, None].expand(-1, buffers.num_slots)
+            ids = root_ids.view(-1, 1).expand(-1, buffers.num_slots)
             return DraftedTrees(ids, buffers, [*widest], 0.0)
         for tree in widest:  # a selection may have left what its policy announced
             check_tree(self._heads, tree)
@@ -85,7 +85,7 @@ class Drafter:
         """Of what was drafted, each sequence's own part."""
         parts = _chosen(choices, log_probs)
         if any(isinstance(part, Part) for part in parts):
-            return self._cut_parts(draft, buffers, choices, parts)
+            return self._cut_parts(draft, choices, parts)
         trees = [part for part in parts if isinstance(part, Tree)]
         if all(tree == c.widest for tree, c in zip(trees, choices, strict=True)):
             return DraftedTrees(draft.ids, buffers, parts, 0.0)
@@ -95,21 +95,22 @@ class Drafter:
             [*places_in(choice.widest, tree), *[0] * (cut.num_slots - tree.num_nodes)]
             for tree, choice in zip(trees, choices, strict=True)
         ]
-        ids = draft.ids.gather(1, torch.tensor(places).to(draft.ids.device))
-        return DraftedTrees(ids, cut, parts, 0.0)
+        return DraftedTrees(picked(draft.ids, places), cut, parts, 0.0)
 
     def _cut_parts(
         self,
         draft: Draft,
-        buffers: TreeBuffers,
         choices: Sequence[StepChoice],
         parts: list[Tree | Part],
     ) -> DraftedTrees:
-        """Parts made for this step alone: no tables are made for them, nothing is kept."""
-        nodes = [nodes_of(c.widest, part) for part, c in zip(parts, choices, strict=True)]
-        depth = max(part.depth for part in parts)
-        cut, places = cut_buffers(buffers, nodes, depth, self._min_rows)
-        return DraftedTrees(draft.ids.gather(1, places), cut, parts, 0.0)
+        """Parts made for this step alone: nothing is kept for another."""
+        pairs = [(choice.widest, part) for part, choice in zip(parts, choices, strict=True)]
+        cut, places = cut_buffers(
+            [Part(whole, nodes_of(whole, part)) for whole, part in pairs],
+            draft.ids.device,
+            self._min_rows,
+        )
+        return DraftedTrees(picked(draft.ids, places), cut, parts, 0.0)
 
     def _buffers(self, trees: Sequence[Tree], device: torch.device) -> TreeBuffers:
         return tree_buffers(trees, device, self._min_rows)
@@ -146,8 +147,17 @@ def _chosen(
 
 
 def _read(draft: Draft, choices: Sequence[StepChoice]) -> list[list[float]]:
-    """Log-probabilities of each sequence's slots; none where nobody asks, for it is a wait."""
+    """Log-probabilities of each sequence's slots, and of the one behind them that takes padding;
+    none where nobody asks, for it is a wait."""
     if not any(choice.reads_draft for choice in choices):
         return [[]] * len(choices)
-    rows: list[list[float]] = draft.log_probs.tolist()
+    rows: list[list[float]] = draft.wide_log_probs.tolist()
     return rows
+
+
+def picked(ids: torch.Tensor, places: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Of drafted ids `[B, T]` those in `places` `[B][S]`."""
+    if ids.device.type == "cpu":  # to read them takes less time than to gather them
+        pairs = zip(ids.tolist(), places, strict=True)
+        return int_tensor([[row[slot] for slot in slots] for row, slots in pairs], ids.device)
+    return ids.gather(1, int_tensor(places, ids.device))

@@ -28,6 +28,7 @@ from entmtp.decode import (
     Acceptor,
     Draw,
     ExactAcceptor,
+    HostAcceptance,
     Sampler,
     Sampling,
     packed,
@@ -151,7 +152,7 @@ class GraphBatch(Batch):
             lengths: torch.Tensor,
         ) -> Tensors:
             given = replace(buffers, parents=parents, depths=depths, valid=valid)
-            draw = Draw(self._target.logits, sampler, lengths + 1)
+            draw = Draw(self._target.logits, sampler, lengths[:, None])
             found = self._acceptor(hidden, ids, given, draw)
             rows, slots, counts, _ = _outcome(found, reads_root)
             return rows, slots, counts
@@ -170,7 +171,9 @@ class GraphBatch(Batch):
         self, hidden: torch.Tensor, draft: DraftedTrees, lengths: torch.Tensor, reads_root: bool
     ) -> _Outcome:
         history = history_of(self._sampler, self._rows, hidden.device)
-        draw = Draw(self._target.logits, self._sampler, lengths + 1, history, self._num_logprobs)
+        draw = Draw(
+            self._target.logits, self._sampler, lengths[:, None], history, self._num_logprobs
+        )
         return _outcome(self._acceptor(hidden, draft.ids, draft.buffers, draw), reads_root)
 
     def _settle(
@@ -268,7 +271,8 @@ def _widened(tensor: torch.Tensor, width: int) -> torch.Tensor:
     return pad(tensor, (*(0, 0) * (tensor.ndim - 2), 0, width - tensor.shape[1]))
 
 
-def _outcome(found: Acceptance, reads_root: bool) -> _Outcome:
+def _outcome(found: Acceptance | HostAcceptance, reads_root: bool) -> _Outcome:
+    assert isinstance(found, Acceptance), "an acceptor without early exit"
     counts = found.num_accepted + 1
     rows = torch.cat([counts[:, None], found.token_ids], 1)
     rows = packed(rows, found.last_logits if reads_root else None)

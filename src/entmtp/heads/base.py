@@ -43,7 +43,7 @@ class Draft(NamedTuple):
     def empty(cls, root_ids: torch.Tensor, buffers: TreeBuffers) -> Draft:
         """A tree that holds its root; padding slots keep the root's id, which is always valid."""
         shape = (root_ids.shape[0], buffers.num_slots + 1)
-        ids = root_ids[:, None].expand(shape).contiguous()
+        ids = root_ids.view(-1, 1).expand(shape).contiguous()
         return cls(ids, torch.zeros(shape, dtype=torch.float32, device=ids.device))
 
     @property

@@ -26,6 +26,7 @@ from entmtp.heads.medusa import MedusaHeads
 from entmtp.target.cache import KVCache
 from entmtp.target.masks import causal_among
 from entmtp.target.runtimes.native.cache import NativeCache
+from entmtp.target.runtimes.native.embedding import EmbeddingRows
 from entmtp.target.runtimes.native.forward import PackedDecoder
 from entmtp.target.runtimes.native.library import (
     LANES,
@@ -39,7 +40,7 @@ from entmtp.target.runtimes.native.library import (
 from entmtp.target.runtimes.native.library import Draft as NativeDraft
 from entmtp.target.runtimes.native.library import Level as NativeLevel
 from entmtp.target.runtimes.native.weights import interleaved
-from entmtp.trees import TreeBuffers
+from entmtp.trees import TreeBuffers, int_tensor
 
 
 def draft_natively(heads: DraftHeads, progress: Progress) -> bool:
@@ -75,10 +76,9 @@ class NativeKernels(HeadKernels):
     def __init__(self, heads: DraftHeads) -> None:
         self._num_threads = torch.get_num_threads()
         self._draft_ids = heads.draft_ids
-        embedding = heads.embedding if heads.needs_path else torch.empty(0)
+        embedding = heads.embedding if heads.needs_path else torch.empty(0, heads.hidden_size)
         assert embedding is not None, "bound heads have it"
-        is_read = embedding.dtype in (torch.float32, torch.bfloat16)
-        self._embedding = embedding.contiguous() if is_read else embedding.float()
+        self._embedding = EmbeddingRows(embedding)
         places = range(heads.num_draft_heads)
         if heads.config.output == "own":
             self._outputs = [PackedMatrix(*heads.output(place)) for place in places]
@@ -111,11 +111,12 @@ class NativeKernels(HeadKernels):
         context, ids = context.float().contiguous(), draft.wide_ids
         struct = NativeDraft(
             pointer(plan.levels[heads.start]),
-            *map(address, (self._draft_ids, self._embedding, context, ids, draft.wide_log_probs)),
+            address(self._draft_ids),
+            self._embedding.struct,
+            *map(address, (context, ids, draft.wide_log_probs)),
             len(heads),
             *ids.shape,
             context.shape[1],
-            self._embedding.dtype == torch.bfloat16,
         )
         kernels().entmtp_fill(struct, self._num_threads)
         return True
@@ -151,7 +152,7 @@ class NativeKernels(HeadKernels):
         assert isinstance(cache, NativeCache), "a cache of new_cache"
         assert self._prefix is not None, "these heads have no prefix layer"
         batch, rows, _ = hidden.shape
-        positions = torch.tensor([range(n, n + rows) for n in cache.lengths])
+        positions = int_tensor([range(n, n + rows) for n in cache.lengths], hidden.device)
         contexts = hidden.float().clone(memory_format=torch.contiguous_format)
         self._prefix.run(contexts, positions, _causal(batch, rows), cache)
         cache.advance(counts)

@@ -24,10 +24,8 @@ class Decision(NamedTuple):
     """One step of one sequence."""
 
     signals: Signals
-    confidences: tuple[float, ...]
-    """c_1, c_2, … of the greedy path, as deep as it was drafted; empty if nobody read the draft"""
-    num_drafted: int
-    """Drafts made, of which the tree was cut"""
+    draft: DraftSignals | None
+    """What the tree was cut of; None where nothing was drafted"""
     tree: Tree | Part
     """What was verified"""
     estimate: Estimate | None
@@ -37,22 +35,23 @@ class Decision(NamedTuple):
     seconds: float
     """Of the step, whoever else took part"""
 
+    @property
+    def num_drafted(self) -> int:
+        """Drafts made."""
+        return 0 if self.draft is None else self.draft.tree.num_draft_tokens
+
+    @property
+    def confidences(self) -> tuple[float, ...]:
+        """c_1, c_2, … of the greedy path, as deep as it was drafted; empty if nobody read the
+        draft."""
+        return self.draft.confidences if self.draft is not None and self.draft.log_probs else ()
+
 
 def decision_of(
     choice: StepChoice, tree: Tree | Part, num_accepted: int, seconds: float
 ) -> Decision:
     """The record of a step that is over."""
-    draft = choice.draft
-    confidences = draft.confidences if draft is not None and draft.log_probs else ()
-    return Decision(
-        choice.signals,
-        confidences,
-        draft.tree.num_draft_tokens if draft is not None else 0,
-        tree,
-        choice.estimate,
-        num_accepted,
-        seconds,
-    )
+    return Decision(choice.signals, choice.draft, tree, choice.estimate, num_accepted, seconds)
 
 
 def as_json(decision: Decision) -> dict[str, object]:

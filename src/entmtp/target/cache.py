@@ -17,6 +17,9 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
+Slots = torch.Tensor | Sequence[Sequence[int]]
+"""`[B, A]` places among the rows written last, on the cache's device or on the host."""
+
 
 class LayerShape(NamedTuple):
     """Shape of one layer's cache rows."""
@@ -213,16 +216,16 @@ class KVCache:
             self._latest_slots = (lengths, rows), batch, slots
         return self._latest_slots[1:]
 
-    def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
+    def keep(self, slots: Slots, counts: Sequence[int]) -> None:
         """Commit, of the rows written last, `slots[b, :counts[b]]` of each sequence, in that order.
 
         Args:
-            slots: `[B, A]`, ascending places among the T rows written last, the root's 0 first.
+            slots: ascending, the root's 0 first.
             counts: how many of them are real for each sequence; 0 leaves it as it was.
         """
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
             if count > 1:  # the root is written first and stays where it is
-                source = length + slots[row, 1:count]
+                source = length + torch.as_tensor(slots[row][1:count], device=self.device)
                 aim = slice(length + 1, length + count)
                 for store in self._allocation.stores.values():
                     for tensor in store:

@@ -239,6 +239,15 @@ class TargetModel(Readiness):
         """Float32 logits `[..., V]` of hidden states `[..., H]`."""
         return self._output_layer.logits(hidden)
 
+    @property
+    def largest_logits(self) -> Callable[[torch.Tensor], Sequence[int]] | None:
+        """Of hidden states `[..., H]` the ids of their largest logits, one after the other; of
+        equal ones the lowest.
+
+        None where a runtime has nothing faster than to look for them in `logits`.
+        """
+        return None
+
     def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
         """Top-1 probability and entropy in nats, `[B, 2]` float32, of logits `[B, V]`."""
         return root_signals(logits)

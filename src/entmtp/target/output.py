@@ -63,11 +63,18 @@ class OutputLayer:
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         """What the model does to the layer's product, bias included: its scale and its soft cap."""
+        if self.is_last:
+            return logits
         if self.scale != 1:
             logits = logits * self.scale
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the layer's product is what the model calls logits."""
+        return self.scale == 1 and self.softcap is None
 
     @property
     def is_packed(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from entmtp.data.tokenizer import Tokenizer
 from entmtp.target.architecture import FULL, Architecture
-from entmtp.target.cache import KVCache
+from entmtp.target.cache import KVCache, Slots
 from entmtp.target.model import TargetModel
 from entmtp.target.unmodified import LoadedModel
 
@@ -58,7 +58,7 @@ class PlainCache:
     def advance(self, counts: Sequence[int]) -> None:
         self.length += counts[0]
 
-    def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
+    def keep(self, slots: Slots, counts: Sequence[int]) -> None:
         assert counts[0] <= 1, "plain decoding drafts nothing"
         self.advance(counts)
 

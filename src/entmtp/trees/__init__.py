@@ -7,6 +7,7 @@ from entmtp.trees.forms import FORMS, eagle_tree, format_tree, parse_tree, read_
 from entmtp.trees.named import chain, full, medusa_63, tree_by_name
 from entmtp.trees.part import Part
 from entmtp.trees.tree import ROOT, Path, Tree
+from entmtp.trees.whole_numbers import int_tensor
 
 __all__ = [
     "FORMS",
@@ -22,6 +23,7 @@ __all__ = [
     "eagle_tree",
     "format_tree",
     "full",
+    "int_tensor",
     "medusa_63",
     "nodes_per_depth",
     "parse_tree",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import zip_longest
 
 import torch
@@ -47,14 +47,8 @@ class TreeBuffers:
     mask: torch.Tensor  # [B, T, T] bool, ancestor-or-self
     ancestors: torch.Tensor  # [B, T, D+1] slots from the root down to the slot itself, then zeros
     levels: tuple[Level, ...]  # depth 1 to D
-
-    @cached_property
-    def parents_on_host(self) -> list[list[int]]:
-        """`[B][T]`; those of roots and of padding are -1."""
-        # What is not below the root is at depth 0.
-        parents = self.parents.masked_fill(self.depths == 0, -1)
-        rows: list[list[int]] = parents.tolist()
-        return rows
+    parents_on_host: Sequence[Sequence[int]] = ()
+    """`[B][T]`; those of roots and of padding are -1. Empty where the host does not know them"""
 
 
 def tree_buffers(trees: Sequence[Tree], device: torch.device, min_slots: int = 1) -> TreeBuffers:
@@ -142,12 +136,14 @@ def _composed(trees: Sequence[Tree], device: torch.device, min_slots: int) -> Tr
     nodes = torch.zeros(len(trees), 4 + depth, num_slots, dtype=torch.long, device=device)
     for row, one in zip(nodes, tables, strict=True):
         row[: one.nodes.shape[0], : one.nodes.shape[1]] = one.nodes
-    return assembled(nodes, _levels(tables, nodes, device))
+    parents = [[-1, *tree.parents[1:], *[-1] * (num_slots - tree.num_nodes)] for tree in trees]
+    return assembled(nodes, _levels(tables, nodes, device), parents)
 
 
 def assembled(
     nodes: torch.Tensor,  # [B, 3 + D + 1, T] parents, depths, ones; the ancestors of each depth
     levels: tuple[Level, ...],
+    parents_on_host: Sequence[Sequence[int]] = (),
 ) -> TreeBuffers:
     """Buffers of tables that lie side by side. Graph-safe: shapes follow from shapes."""
     batch, rows, num_slots = nodes.shape
@@ -162,6 +158,7 @@ def assembled(
         mask=mask.scatter_(2, ancestors, True),
         ancestors=ancestors,
         levels=levels,
+        parents_on_host=parents_on_host,
     )
 
 

@@ -1,59 +1,96 @@
-"""Parts of a drafted batch of trees, ready for verification: gathered from what the whole has.
+"""Parts of a drafted batch of trees, ready for verification.
 
-Knows: tree buffers and node ids. Does not know: tokens, models, caches.
+Knows: parts and tree buffers. Does not know: tokens, models, caches.
 
-A tree made for one step comes once and never again: to make tables for it as `buffers` does would
-cost more than it saves. All that verification needs of it is in the whole's tables already.
+A part made for one step comes once and never again. Its tables are small, so they are made in
+Python's numbers: an operation on tensors takes as long as a dozen rows of them.
 
-Dimension key: B batch · T slots of the whole · S slots of the parts · D depth.
+Dimension key: B batch · S slots of the parts · D depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from entmtp.trees.buffers import TreeBuffers
+from entmtp.trees.part import Part
+from entmtp.trees.whole_numbers import int_tensor
+
+
+class _Slots(NamedTuple):
+    """What `TreeBuffers` has of one part: of each slot."""
+
+    nodes: list[int]
+    parents: list[int]
+    depths: list[int]
+    ancestors: list[list[int]]
+    """`[D+1][S]` from the root down to each slot itself, then zeros"""
 
 
 def cut_buffers(
-    whole: TreeBuffers,
-    nodes: Sequence[Sequence[int]],
-    depth: int,
-    min_slots: int = 1,
-) -> tuple[TreeBuffers, torch.Tensor]:
-    """Buffers of one part per sequence, and the slots `[B, S]` of the whole that they stand for.
+    parts: Sequence[Part], device: torch.device, min_slots: int = 1
+) -> tuple[TreeBuffers, list[list[int]]]:
+    """Buffers of one part per sequence, and the nodes `[B][S]` that their slots stand for.
 
     Slots that a part does not fill are padding, and stand for the root. There are no levels: a
     part has been drafted.
-
-    Args:
-        nodes: of each sequence, ids in its own tree, ascending, the root first.
-        depth: of the deepest of them.
     """
-    num_slots = max(min_slots, *map(len, nodes))
-    filled = [[*row, *[0] * (num_slots - len(row))] for row in nodes]
-    places = torch.tensor(filled).to(whole.parents.device)
-    # Where each slot of the whole stands in the part; only slots of the part are looked up.
-    slots = torch.arange(num_slots, device=places.device).expand_as(places)
-    stands = torch.zeros_like(whole.parents).scatter_(1, places, slots)
-    stands[:, 0] = 0  # the root, whatever padding has written there
-    above = whole.ancestors[:, :, : depth + 1].gather(
-        1, places[:, :, None].expand(-1, -1, depth + 1)
-    )
-    ancestors = stands.gather(1, above.flatten(1)).view_as(above)
-    valid = places > 0
-    valid[:, 0] = True
-    mask = torch.eye(num_slots, dtype=torch.bool, device=places.device)
+    depth = max(part.depth for part in parts)
+    num_slots = max(min_slots, *(part.num_nodes for part in parts))
+    rows = [_slots(part, num_slots, depth) for part in parts]
+    valid = [bytes(slot < part.num_nodes for slot in range(num_slots)) for part in parts]
+    table = [
+        *(row.parents for row in rows),
+        *(row.depths for row in rows),
+        *(row.ancestors[level] for level in range(depth + 1) for row in rows),
+    ]
+    tables = int_tensor(table, device).view(-1, len(parts), num_slots)
     buffers = TreeBuffers(
         depth=depth,
         num_slots=num_slots,
-        parents=stands.gather(1, whole.parents.gather(1, places)),
-        depths=whole.depths.gather(1, places),
-        valid=valid,
-        mask=mask.repeat(len(nodes), 1, 1).scatter_(2, ancestors, True),
-        ancestors=ancestors,
+        parents=tables[0],
+        depths=tables[1],
+        valid=_flags(valid, device).view(-1, num_slots),
+        mask=_flags([_mask(row.parents) for row in rows], device).view(-1, num_slots, num_slots),
+        ancestors=tables[2:].permute(1, 2, 0),
         levels=(),
+        parents_on_host=[
+            [parent if level else -1 for parent, level in zip(row.parents, row.depths, strict=True)]
+            for row in rows
+        ],
     )
-    return buffers, places
+    return buffers, [row.nodes for row in rows]
+
+
+def _slots(part: Part, num_slots: int, depth: int) -> _Slots:
+    """Padding is as the root, whose parent is itself."""
+    above, levels = part.whole.parents, part.whole.depths
+    nodes = [*part.nodes, *[0] * (num_slots - part.num_nodes)]
+    slots = {node: slot for slot, node in enumerate(part.nodes)}
+    parents = [slots[above[node]] for node in nodes]
+    ancestors = [[0] * num_slots for _ in range(depth + 1)]
+    for slot, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
+        level = levels[node]
+        for row in ancestors[:level]:
+            row[slot] = row[parent]
+        if level:
+            ancestors[level][slot] = slot
+    return _Slots(nodes, parents, [levels[node] for node in nodes], ancestors)
+
+
+def _mask(parents: Sequence[int]) -> bytes:
+    """Ancestor-or-self `[S, S]`, a byte each: what the parent sees, and the slot itself."""
+    size = len(parents)
+    mask = bytearray(size * size)
+    for slot, parent in enumerate(parents):
+        start, above = slot * size, parent * size
+        mask[start : start + size] = mask[above : above + size]
+        mask[start + slot] = 1
+    return bytes(mask)
+
+
+def _flags(rows: Sequence[bytes], device: torch.device) -> torch.Tensor:
+    return torch.frombuffer(bytearray().join(rows), dtype=torch.bool).to(device)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 import torch
 
-from entmtp.target.cache import KVCache, LayerShape
+from entmtp.target.cache import KVCache, LayerShape, Slots
 from entmtp.target.runtimes.blocks import BLOCK_SIZE, SUM_WIDTH
 from entmtp.target.runtimes.late_cache import HIDDEN, LateCache, NewRows, rows_for, runs_of
 
@@ -168,7 +168,7 @@ class BlockCache(LateCache):
         value_dim = shape.value_dim - SUM_WIDTH
         return like.new_empty(*front, shape.key_dim), like.new_empty(*front, value_dim)
 
-    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+    def _commit(self, counts: Sequence[int], slots: Slots | None) -> None:
         for row, kept in enumerate(runs_of(counts, slots)):
             for start, stop in kept:
                 while start < stop:

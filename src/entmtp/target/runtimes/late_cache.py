@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 import torch
 
-from entmtp.target.cache import KVCache
+from entmtp.target.cache import KVCache, Slots
 
 HIDDEN = torch.finfo(torch.float32).min
 """What is added to the score of a key that a row may not see."""
@@ -95,13 +95,13 @@ class LateCache(KVCache):
         """Take what a forward computed; it is forgotten at the next one unless it is kept."""
         self._offered = rows
 
-    def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
+    def keep(self, slots: Slots, counts: Sequence[int]) -> None:
         self._commit(counts, slots)
 
     def advance(self, counts: Sequence[int]) -> None:
         self._commit(counts, None)
 
-    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+    def _commit(self, counts: Sequence[int], slots: Slots | None) -> None:
         """Copy offered rows behind the committed ones: those in `slots` `[B, A]`, or the first."""
         self._fit(max(n + count for n, count in zip(self.lengths, counts, strict=True)))
         stores = self._allocation.stores.values()
@@ -128,9 +128,7 @@ class LateCache(KVCache):
         return rows_for(longest)
 
 
-def runs_of(
-    counts: Sequence[int], slots: torch.Tensor | None
-) -> Iterator[Sequence[tuple[int, int]]]:
+def runs_of(counts: Sequence[int], slots: Slots | None) -> Iterator[Sequence[tuple[int, int]]]:
     """Of each sequence, which rows are kept, as bounds of those that lie side by side.
 
     To copy a few slices takes less time than to gather rows.
@@ -138,7 +136,7 @@ def runs_of(
     if slots is None:
         yield from ([(0, count)] for count in counts)
         return
-    for row, count in zip(slots.tolist(), counts, strict=True):
+    for row, count in zip(on_host(slots), counts, strict=True):
         runs: list[tuple[int, int]] = []
         for slot in row[:count]:
             if runs and runs[-1][1] == slot:
@@ -146,6 +144,14 @@ def runs_of(
             else:
                 runs.append((slot, slot + 1))
         yield runs
+
+
+def on_host(slots: Slots) -> Sequence[Sequence[int]]:
+    """Slots as numbers of Python."""
+    if isinstance(slots, torch.Tensor):
+        rows: list[list[int]] = slots.tolist()
+        return rows
+    return slots
 
 
 def rows_for(longest: int) -> int:

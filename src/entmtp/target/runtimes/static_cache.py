@@ -19,7 +19,7 @@ from weakref import ref
 
 import torch
 
-from entmtp.target.cache import KVCache
+from entmtp.target.cache import KVCache, Slots
 from entmtp.target.model_cache import ModelCache
 from entmtp.target.runtimes.capture import Place, sent
 
@@ -99,8 +99,8 @@ class StaticCache(ModelCache):
                 lanes = tensor[:, self._rows.start : self._rows.stop]
                 lanes[:, batch, :, aims] = lanes[:, batch, :, sources]
 
-    def keep(self, slots: torch.Tensor, counts: Sequence[int]) -> None:
-        self.move(slots, sent(self.lengths, self.device))
+    def keep(self, slots: Slots, counts: Sequence[int]) -> None:
+        self.move(torch.as_tensor(slots, device=self.device), sent(self.lengths, self.device))
         self.advance(counts)
 
 

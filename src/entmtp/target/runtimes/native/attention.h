@@ -40,13 +40,19 @@ struct Keys {
 
 inline void put_key(const BFloat16* key, int64_t size, BFloat16* keys, int64_t position) {
   BFloat16* block = keys + position / kLanes * size * kLanes + 2 * (position % kLanes);
-  for (int64_t d = 0; d < size; d += 2)
-    std::memcpy(block + d * kLanes, key + d, 2 * sizeof(BFloat16));
+  const __m256i lines = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                                           _mm256_set1_epi32(kLanes));
+  for (int64_t d = 0; d < size; d += 16)
+    _mm256_i32scatter_epi32(block + d * kLanes, lines,
+                            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key + d)), 4);
 }
 
 inline void put_value(const BFloat16* value, int64_t size, BFloat16* values, int64_t position) {
-  BFloat16* pairs = values + position / 2 * 2 * size + position % 2;
-  for (int64_t d = 0; d < size; ++d) pairs[2 * d] = value[d];
+  BFloat16* pairs = values + position / 2 * 2 * size;
+  const bool is_odd = position % 2;
+  for (int64_t d = 0; d < size; d += 16)
+    _mm512_mask_storeu_epi16(pairs + 2 * d, is_odd ? 0xaaaaaaaa : 0x55555555,
+                             _mm512_slli_epi32(load_halves(value + d), is_odd ? 16 : 0));
 }
 
 // Some rows of one head, or one row of some heads.

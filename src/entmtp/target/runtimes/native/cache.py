@@ -13,18 +13,37 @@ Dimension key: B batch · T new rows · C capacity · N key/value heads · D hea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from entmtp.target.cache import LayerShape
-from entmtp.target.runtimes.late_cache import BLOCK, LateCache
+from entmtp.target.cache import LayerShape, Slots
+from entmtp.target.runtimes.late_cache import BLOCK, LateCache, on_host
 from entmtp.target.runtimes.native.library import LANES, address, kernels, numbers
+
+
+class OfferedRows(NamedTuple):
+    """Keys and values of a forward."""
+
+    memory: torch.Tensor  # [2, L, B, N, T, D] bfloat16
+
+    @classmethod
+    def empty(cls, *shape: int) -> OfferedRows:
+        """`shape`: without the 2."""
+        return cls(torch.empty(2, *shape, dtype=torch.bfloat16))
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Of keys and of values."""
+        start = self.memory.data_ptr()
+        return start, start + self.memory.nbytes // 2
 
 
 class NativeCache(LateCache):
     """A `LateCache` of layers that all have one shape."""
 
     block = LANES
+    _new_rows: OfferedRows | None = None
 
     @classmethod
     def of(cls, layout: Sequence[LayerShape], batch_size: int) -> NativeCache:
@@ -46,17 +65,21 @@ class NativeCache(LateCache):
         """Of this cache's sequences in that memory."""
         return self._rows
 
-    def _commit(self, counts: Sequence[int], slots: torch.Tensor | None) -> None:
+    def offer_rows(self, rows: OfferedRows) -> None:
+        """As `offer`."""
+        self._new_rows = rows
+
+    def _commit(self, counts: Sequence[int], slots: Slots | None) -> None:
         lengths, first = self.lengths, self._rows.start
         self._fit(max(n + count for n, count in zip(lengths, counts, strict=True)))
-        ((new_keys, new_values),) = self._offered
-        assert new_keys.dtype == torch.bfloat16, "memory is copied as it lies"
-        num_layers, batch, num_heads, num_rows, size = new_keys.shape
+        assert self._new_rows is not None, "a forward comes first"
+        _, num_layers, batch, num_heads, num_rows, size = self._new_rows.memory.shape
+        new_keys, new_values = self._new_rows.addresses
         keys, values = self.memory_of_all
-        chosen = [range(count) for count in counts] if slots is None else slots.tolist()
+        chosen = [range(count) for count in counts] if slots is None else on_host(slots)
         for row, (length, count, kept) in enumerate(zip(lengths, counts, chosen, strict=True)):
             kernels().entmtp_commit(
-                address(new_keys), address(new_values), num_layers, batch, row, num_heads,
+                new_keys, new_values, num_layers, batch, row, num_heads,
                 num_rows, size, numbers(kept), count, address(keys), address(values),
                 keys.shape[1], first + row, self.capacity, length,
             )  # fmt: skip

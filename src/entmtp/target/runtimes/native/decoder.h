@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "embedding.h"
 #include "linear.h"
 #include "team.h"
 #include "vectors.h"
@@ -41,6 +42,8 @@ struct Body {
 
 struct Step {
   float* hidden;              // [B, T, H] embeddings in, hidden states behind the last norm out
+  const int64_t* ids;         // [B, T] whose embeddings are put into `hidden` first, or null
+  Embedding embedding;        // of those
   const int64_t* positions;   // [B, T]
   const uint8_t* among;       // [B, T, T]: which new rows see which
   const float* cosines;       // [P, rotary size / 2]
@@ -80,6 +83,7 @@ class Forward {
     team_.run(num_stages(), [this](Worker& self) {
       TinyIsZero tiny;
       Tiles tiles(num_rows_);
+      if (step_.ids) embed_ids(self);
       for (int64_t index = 0; index < body_.num_layers; ++index) layer(self, index);
       team_.share(self, num_rows_, 1, [&](int64_t row) {
         float* state = step_.hidden + row * body_.hidden_size;
@@ -89,7 +93,7 @@ class Forward {
   }
 
  private:
-  int num_stages() const { return static_cast<int>(kLayerStages * body_.num_layers + 1); }
+  int num_stages() const { return static_cast<int>(kLayerStages * body_.num_layers + 2); }
 
   void find_seen() {
     work_.seen.resize(num_rows_);
@@ -100,6 +104,12 @@ class Forward {
       for (int64_t other = 0; other < count; ++other)
         if (step_.among[row * count + other]) seen.push_back(static_cast<int32_t>(other));
     }
+  }
+
+  void embed_ids(Worker& self) {
+    team_.share(self, num_rows_, 1, [&](int64_t row) {
+      embed(step_.embedding, step_.ids[row], step_.hidden + row * body_.hidden_size);
+    });
   }
 
   void layer(Worker& self, int64_t index) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "embedding.h"
 #include "linear.h"
 #include "team.h"
 #include "vectors.h"
@@ -43,12 +44,11 @@ struct Level {
 struct Draft {
   const Level* levels;
   const int64_t* draft_ids;  // [W] target ids of an output layer's rows, or null: they are the same
-  const void* embedding;     // [V, H] in float32 or bfloat16, for heads that see tokens
+  Embedding embedding;       // for heads that see tokens
   const float* context;      // [B, H]
   int64_t* ids;              // [B, T] of all slots: read, and written at a level's `slots`
   float* log_probs;          // [B, T] likewise
   int64_t num_levels, num_sequences, width, hidden_size;
-  bool is_bfloat16;          // the embedding
 };
 
 }  // extern "C"
@@ -209,21 +209,6 @@ class Drafting {
   const int64_t size_, num_rows_, total_;
 };
 
-// A row of an embedding as floats.
-inline void embed(const Draft& draft, int64_t id, float* into) {
-  const int64_t size = draft.hidden_size;
-  if (!draft.is_bfloat16) {
-    std::memcpy(into, static_cast<const float*>(draft.embedding) + id * size, size * sizeof(float));
-    return;
-  }
-  const uint16_t* from = static_cast<const uint16_t*>(draft.embedding) + id * size;
-  for (int64_t i = 0; i < size; i += 16) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
-    const __m512i whole = _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
-    _mm512_storeu_ps(into + i, _mm512_castsi512_ps(whole));
-  }
-}
-
 // Context and path of every parent, side by side: [B P, (D + 1) H].
 inline void gather_rows(const Draft& draft, const Level& level, float* rows) {
   const int64_t size = draft.hidden_size;
@@ -233,7 +218,7 @@ inline void gather_rows(const Draft& draft, const Level& level, float* rows) {
       rows += size;
       const int64_t* way = level.ways + (b * level.num_parents + p) * level.depth;
       for (int64_t d = 0; d < level.depth; ++d, rows += size)
-        embed(draft, draft.ids[b * draft.width + way[d]], rows);
+        embed(draft.embedding, draft.ids[b * draft.width + way[d]], rows);
     }
 }
 

@@ -34,6 +34,26 @@ Team& team_of(int size) {
   return *team;
 }
 
+// `take(worker, row, first, width, some)` gets outputs `first` to `first + width` of each row.
+template <class Take>
+void multiply_rows(const Matrix& matrix, const float* rows, int64_t num_rows, Team& team,
+                   Take take) {
+  Workspace& work = workspace();
+  work.rows.fit(num_rows, matrix.num_inputs);
+  const Rows taken = work.rows.rows(matrix);
+  team.run(2, [&](Worker& self) {
+    TinyIsZero tiny;
+    Tiles tiles(num_rows);
+    share_put(team, self, rows, num_rows, taken);
+    share_product(team, self, matrix, taken, num_rows,
+                  [&](int64_t block, int64_t row, const float* some) {
+                    const int64_t first = block * kBlock;
+                    take(self, row, first, std::min<int64_t>(kBlock, matrix.num_outputs - first),
+                         some);
+                  });
+  });
+}
+
 extern "C" {
 
 // Ask the system for what the kernels use beyond ordinary registers; false if it does not give it.
@@ -66,21 +86,27 @@ void entmtp_forward(const Body* body, const Step* step, int num_threads) {
 // `rows` [R, I] to `out` [R, O].
 void entmtp_linear(const Matrix* matrix, const float* rows, int64_t num_rows, float* out,
                    int num_threads) {
+  multiply_rows(*matrix, rows, num_rows, team_of(num_threads),
+                [&](const Worker&, int64_t row, int64_t first, int64_t width, const float* some) {
+                  std::memcpy(out + row * matrix->num_outputs + first, some, width * sizeof(float));
+                });
+}
+
+// Which output of each of `rows` [R, I] is the largest, of equal ones the first: `places` [R].
+void entmtp_largest(const Matrix* matrix, const float* rows, int64_t num_rows, int64_t* places,
+                    int num_threads) {
   Team& team = team_of(num_threads);
-  Workspace& work = workspace();
-  work.rows.fit(num_rows, matrix->num_inputs);
-  const Rows taken = work.rows.rows(*matrix);
-  const int64_t count = matrix->num_outputs;
-  team.run(2, [&](Worker& self) {
-    TinyIsZero tiny;
-    Tiles tiles(num_rows);
-    share_put(team, self, rows, num_rows, taken);
-    share_product(team, self, *matrix, taken, num_rows,
-                  [&](int64_t block, int64_t row, const float* some) {
-                    const int64_t width = std::min<int64_t>(kBlock, count - block * kBlock);
-                    std::memcpy(out + row * count + block * kBlock, some, width * sizeof(float));
-                  });
-  });
+  std::vector<Largest> found(team.size() * num_rows);
+  multiply_rows(*matrix, rows, num_rows, team,
+                [&](const Worker& self, int64_t row, int64_t first, int64_t width,
+                    const float* some) {
+                  found[self.id * num_rows + row].consider(some, width, first);
+                });
+  for (int64_t row = 0; row < num_rows; ++row) {
+    Largest all = found[row];
+    for (int id = 1; id < team.size(); ++id) all.consider(found[id * num_rows + row]);
+    places[row] = all.place;
+  }
 }
 
 // Top-1 probability and entropy `[R, 2]` of softmax(logits `[R, V]`).

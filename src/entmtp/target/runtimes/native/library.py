@@ -95,11 +95,19 @@ class Body(Structure):
     ]
 
 
+class Embedding(Structure):
+    """`struct Embedding` of `embedding.h`."""
+
+    _fields_ = [("rows", c_void_p), ("size", c_int64), ("format", c_int64)]
+
+
 class Step(Structure):
-    """`struct Step` of `kernels.cpp`."""
+    """`struct Step` of `decoder.h`."""
 
     _fields_ = [
         ("hidden", c_void_p),
+        ("ids", c_void_p),
+        ("embedding", Embedding),
         ("positions", c_void_p),
         ("among", c_void_p),
         ("cosines", c_void_p),
@@ -144,9 +152,10 @@ class Draft(Structure):
 
     _fields_ = [
         ("levels", POINTER(Level)),
-        *((name, c_void_p) for name in ("draft_ids", "embedding", "context", "ids", "log_probs")),
+        ("draft_ids", c_void_p),
+        ("embedding", Embedding),
+        *((name, c_void_p) for name in ("context", "ids", "log_probs")),
         *((name, c_int64) for name in ("num_levels", "num_sequences", "width", "hidden_size")),
-        ("is_bfloat16", c_bool),
     ]
 
 
@@ -190,12 +199,13 @@ def kernels() -> ctypes.CDLL:
     library.entmtp_pack.argtypes = [c_void_p, POINTER(Matrix), c_void_p, c_int]
     library.entmtp_forward.argtypes = [POINTER(Body), POINTER(Step), c_int]
     library.entmtp_linear.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
+    library.entmtp_largest.argtypes = [POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int]
     library.entmtp_commit.argtypes = [c_void_p, c_void_p, *[c_int64] * 6, c_void_p, c_int64]
     library.entmtp_commit.argtypes += [c_void_p, c_void_p, *[c_int64] * 4]
     library.entmtp_fill.argtypes = [POINTER(Draft), c_int]
     library.entmtp_root_signals.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int]
     library.entmtp_noise.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_int]
-    for name in ("pack", "forward", "linear", "root_signals", "noise", "fill", "commit"):
+    for name in ("pack", "forward", "linear", "largest", "root_signals", "noise", "fill", "commit"):
         getattr(library, f"entmtp_{name}").restype = None
     return library
 
@@ -273,6 +283,13 @@ class PackedMatrix:
         out, count = torch.empty(*rows.shape[:-1], self.num_outputs), rows.shape[:-1].numel()
         kernels().entmtp_linear(self.struct, address(rows), count, address(out), num_threads)
         return out
+
+    def largest(self, rows: torch.Tensor, num_threads: int) -> Sequence[int]:
+        """Which number of each row of that product is the largest; of equal ones the first."""
+        count = rows.numel() // rows.shape[-1]
+        places = (c_int64 * count)()
+        kernels().entmtp_largest(self.struct, address(rows), count, places, num_threads)
+        return places[:]
 
 
 def _compiler() -> str:

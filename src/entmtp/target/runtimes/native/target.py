@@ -11,13 +11,12 @@ Dimension key: B batch · T rows · H hidden size · V vocabulary.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import embedding
 
 from entmtp.data.cache import Progress
 from entmtp.errors import ModelRefused
@@ -74,8 +73,9 @@ class NativeTarget(TargetModel):
         self._num_threads = torch.get_num_threads()
         known = target.unmodified
         body = known.body() if isinstance(known, RememberedModel) else self._body
-        self._decoder = PackedDecoder(body, self.layout[0], self._num_threads, number_format)
-        self._embedding = self.embedding_weight
+        self._decoder = PackedDecoder(
+            body, self.layout[0], self._num_threads, number_format, self.embedding_weight
+        )
         with torch_on_one_thread():
             self._output = PackedMatrix(
                 self.output_weight,
@@ -101,15 +101,21 @@ class NativeTarget(TargetModel):
         cache: KVCache | PlainCache,
     ) -> torch.Tensor:
         assert isinstance(cache, NativeCache), "a cache of new_cache"
-        hidden = embedding(ids, self._embedding).float()
-        self._decoder.run(hidden, positions, among, cache)
-        return hidden
+        return self._decoder.run_ids(ids, positions, among, cache)
 
     def at_work(self) -> AbstractContextManager[None]:
         return torch_on_one_thread()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._output_layer.finish(self._output(hidden.contiguous(), self._num_threads))
+
+    @property
+    def largest_logits(self) -> Callable[[torch.Tensor], Sequence[int]] | None:
+        # A scale or a soft cap may round two logits to the same number.
+        return self._largest if self._output_layer.is_last else None
+
+    def _largest(self, hidden: torch.Tensor) -> Sequence[int]:
+        return self._output.largest(hidden.contiguous(), self._num_threads)
 
     def root_signals(self, logits: torch.Tensor) -> torch.Tensor:
         logits = logits.contiguous()

@@ -150,4 +150,25 @@ inline Softmax together(const Softmax& one, const Softmax& other) {
   return sum;
 }
 
+// The largest of the numbers seen so far, and where it stands; of equal ones the first place.
+struct Largest {
+  float value = -INFINITY;
+  int64_t place = 0;
+
+  // Up to sixteen numbers, which stand behind those considered before.
+  void consider(const float* some, int64_t count, int64_t first) {
+    const __mmask16 real = static_cast<__mmask16>(count < 16 ? (1 << count) - 1 : 0xffff);
+    unsigned better = _mm512_mask_cmp_ps_mask(real, _mm512_loadu_ps(some), _mm512_set1_ps(value),
+                                              _CMP_GT_OQ);
+    for (; better; better &= better - 1) {
+      const int at = __builtin_ctz(better);
+      if (some[at] > value) *this = {some[at], first + at};
+    }
+  }
+
+  void consider(const Largest& other) {
+    if (other.value > value || (other.value == value && other.place < place)) *this = other;
+  }
+};
+
 }  // namespace entmtp
