@@ -4,8 +4,9 @@
 
 All banks have the same step times, which are measured for the first one; so they differ by what
 their prompts say, and by nothing else. The first one's finalists answer prompts for longer. With
-`--dtype bfloat16` there is one bank, for all kinds. Ended early, it goes on with the bank that it
-was at; banks that are there are kept. Be alone on the machine: ten to fifteen minutes.
+`--of bfloat16` or `--of openvino` there is one bank, for all kinds. Ended early, it goes on with
+the bank that it was at; banks that are there are kept. Be alone on the machine: ten to fifteen
+minutes.
 """
 
 from __future__ import annotations
@@ -32,12 +33,19 @@ from entmtp.target.load import load_target
 KINDS = {"code": ("code",), "maths": ("math",), "chat": ("chat", "instruction")}
 """What a bank is named, and the kinds of prompts that it is made from"""
 MOST_OF_A_KIND = 64
+RUNS = {
+    "default": ("auto", "auto"),
+    "bfloat16": ("native", "bfloat16"),
+    "openvino": ("openvino", "int8"),
+}
+"""Runtimes and number formats that have a bank, by what it is named"""
 
 
 def main(arguments: argparse.Namespace) -> None:
     file = str(arguments.prompts)
     prompts = load_workload([file])
-    target = load_target("smollm2-135m", arguments.dtype, progress=note, runtime="auto")
+    runtime, number_format = RUNS[arguments.of]
+    target = load_target("smollm2-135m", number_format, progress=note, runtime=runtime)
     heads = load_heads(arguments.heads, target)
     arguments.out.mkdir(parents=True, exist_ok=True)
     origin = Origin.of(target, heads)
@@ -45,9 +53,9 @@ def main(arguments: argparse.Namespace) -> None:
     tables: Sequence[LatencyTable] = ()
     if all(place.is_file() for place in places):
         tables = [read_latency(place, origin) for place in places]
-    is_default = arguments.dtype == "auto"
+    is_default = arguments.of == "default"
     for kind in (None, *KINDS) if is_default else (None,):
-        name = BANK_NAMES[0] if is_default else KIND_NAME.format(arguments.dtype)
+        name = BANK_NAMES[0] if is_default else KIND_NAME.format(arguments.of)
         out = arguments.out / (name if kind is None else KIND_NAME.format(kind))
         if out.is_file():
             continue
@@ -82,7 +90,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("prompts", type=Path, metavar="HELD_OUT.jsonl")
     parser.add_argument("--heads", default="hydra", choices=("medusa", "hydra"))
-    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16"))
+    parser.add_argument("--of", default="default", choices=RUNS)
     parser.add_argument("--limit", type=int, default=96, help="prompts of the bank for all kinds")
     parser.add_argument("--timing-seconds", type=float, default=60)
     parser.add_argument("--live-seconds", type=float, default=170, help="of the bank for all kinds")
