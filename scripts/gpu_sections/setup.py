@@ -23,7 +23,7 @@ from entmtp.heads import (
     locate_heads,
     prefix_shape,
 )
-from entmtp.scheduler import StaticPolicy
+from entmtp.scheduler import Selection, StaticPolicy, TreePolicy
 from entmtp.target import TargetModel
 from entmtp.target.load import DTYPES, load_target
 from entmtp.target.runtimes.capture import DirectRecorder
@@ -129,13 +129,16 @@ def random_heads(target: TargetModel, kind: str, num_draft_heads: int = 4) -> Dr
     return heads.eval().requires_grad_(False)
 
 
-class Announced(StaticPolicy):
+class Announced(TreePolicy):
     """The first of these trees; a request may bring a policy with any of them."""
 
     name = "announced"
 
     def __init__(self, trees: Iterable[Tree]) -> None:
         self.trees = tuple(trees)
+
+    def begin(self, seed: int) -> Selection:
+        return StaticPolicy(self.trees[0]).begin(seed)
 
 
 def engine_with(
