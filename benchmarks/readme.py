@@ -20,7 +20,14 @@ from remedy_tables import (
 )
 from result_files import ROOT, read
 from runtime_tables import of_context_and_batch, of_qwen, of_runtimes
-from speed_tables import beside_the_paper, figures, of_methods, of_milliseconds, speed_table
+from speed_tables import (
+    beside_the_paper,
+    bfloat16_in_short,
+    figures,
+    of_methods,
+    of_milliseconds,
+    speed_table,
+)
 
 BANKS = ROOT / "src" / "entmtp" / "heads" / "packaged" / "hydra"
 REMEDIES = "remedies.json"
@@ -36,7 +43,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
     """What stands between which markers of which page."""
     return {
         "README.md": {
-            "table": lambda: speed_table("speed-int8.json"),
+            "table": lambda: speed_table("speed-int8.json") + bfloat16_in_short(),
             "bfloat16": lambda: speed_table("speed-bfloat16-native.json"),
             "figures": figures,
         },
@@ -48,14 +55,15 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
             "qwen": of_qwen,
         },
         "docs/scheduler.md": {
-            "methods": of_methods,
+            "methods": lambda: of_methods("speed-int8.json"),
+            "methods in bfloat16": lambda: of_methods("speed-bfloat16-native.json"),
             "sizes": lambda: of_sizes(bank("bank.json")),
             "remedies": lambda: of_remedies(read(REMEDIES)),
             "signals": lambda: of_signals(read(REMEDIES)),
             "priors": lambda: of_priors(read(REMEDIES)),
             "promises": lambda: of_promises(read(REMEDIES)),
             "openvino": lambda: of_openvino(
-                read("speed-int8-openvino.json"), bank("bank-openvino.json")
+                read("speed-int8-openvino.json"), read("bank-openvino.json")
             ),
             "paper": beside_the_paper,
             "kinds": of_kinds,

@@ -128,7 +128,7 @@ def switch_line(bank: Row) -> str:
     times = bank["timing"]["step_times"][0]["times"]
     plain = times["verify_seconds"][0] + times["host_seconds"]
     return (
-        f"By the shipped bank's step times a plain step takes {1e3 * plain:.1f} ms, and one of"
+        f"By that run's bank a plain step takes {1e3 * plain:.1f} ms, and one of"
         f" another size than the last {1e3 * times['switch_seconds']:.2f} ms more than one of the"
         " same."
     )

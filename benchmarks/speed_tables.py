@@ -52,6 +52,18 @@ def speed_table(name: str) -> str:
     return "\n".join(rows) + f"\n\n{setting(content)}\n"
 
 
+def bfloat16_in_short() -> str:
+    """What the first table's reader should know of the other format."""
+    methods = {one["name"]: one for one in read("speed-bfloat16-native.json")["methods"]}
+    tau = methods["entmtp-tau"]
+    return (
+        "\nWith `--dtype bfloat16`, in the checkpoint's own numbers, the best static tree is"
+        f" {times(methods['hydra-best'], 'speedup')} of plain decoding and EntMTP-tau"
+        f" {times(tau, 'speedup')} ([that table](#figures)), identical in"
+        f" {tau['num_identical']} of {tau['num_prompts']}.\n"
+    )
+
+
 def setting(content: dict[str, Any]) -> str:
     machine, settings = content["environment"], content["settings"]
     return (
@@ -132,9 +144,9 @@ def of_a_batch(content: dict[str, Any]) -> str:
     )
 
 
-def of_methods() -> str:
+def of_methods(name: str) -> str:
     """Every method against the best static tree of the same heads, by source, and its time."""
-    content = read("speed-int8.json")
+    content = read(name)
     sources = [source["name"] for source in content["sources"]]
     rows = [
         "| | against `hydra-best` (95 %) | tokens a step | draft, verify, host (ms a step) |"

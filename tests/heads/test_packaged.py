@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+from entmtp.heads import load_heads
+from entmtp.heads.fingerprint import heads_fingerprint
 from entmtp.heads.format import CONFIG_NAME, PACKAGED
 from entmtp.heads.static_trees import read_static_trees
+from entmtp.scheduler import read_bank
+from entmtp.target import TargetModel
 
 MAX_BYTES = 40_000_000
 NAMES = ("hydra", "medusa")
@@ -22,10 +26,19 @@ def test_each_has_a_card_and_trees(name: str) -> None:
     folder = PACKAGED / name
     config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     assert config["base"]["name"] == "smollm2-135m"
-    assert config["provenance"]["num_train_tokens"] > 900_000
+    assert config["provenance"]["num_train_tokens"] > 400_000
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"{config['provenance']['num_train_tokens']:,}" in card
     trees = read_static_trees(folder)
     assert max(entry.tree.num_nodes for entry in trees) == 64
     lengths = [entry.mean_acceptance_length for entry in trees]
     assert lengths == sorted(lengths)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("name", NAMES)
+def test_the_banks_that_come_with_them_are_for_them(name: str, smollm2: TargetModel) -> None:
+    banks = [read_bank(path) for path in (PACKAGED / name).glob("bank*.json")]
+    assert len(banks) >= 5
+    ours = heads_fingerprint(load_heads(name, smollm2))
+    assert {bank.made_for.heads for bank in banks} == {ours}
