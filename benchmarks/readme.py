@@ -19,7 +19,7 @@ from remedy_tables import (
     of_sizes,
 )
 from result_files import ROOT, read
-from runtime_tables import of_context_and_batch, of_qwen, of_runtimes
+from runtime_tables import of_context_and_batch, of_floor, of_qwen, of_runtimes
 from speed_tables import (
     beside_the_paper,
     bfloat16_in_short,
@@ -50,6 +50,7 @@ def pages() -> dict[str, dict[str, Callable[[], str]]]:
         "docs/calibrate.md": {"calibrations": of_calibrations},
         "docs/runtimes.md": {
             "steps": of_runtimes,
+            "floor": of_floor,
             "milliseconds": of_milliseconds,
             "company": of_context_and_batch,
             "qwen": of_qwen,

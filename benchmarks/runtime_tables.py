@@ -50,6 +50,39 @@ def steps_table(content: dict[str, Any]) -> list[str]:
     ]
 
 
+def of_floor() -> str:
+    """Steps against the time to read the weights once."""
+    content = read("floor.json")
+    rows = list(content["runs"][0]["running"]["milliseconds"])
+    lines = [
+        f"| runtime and format | {' | '.join(rows)} | 8 rows ÷ 1, 16 ÷ 1 | plain step ÷ floor |",
+        "|---" * (len(rows) + 3) + "|",
+    ]
+    for run in content["runs"]:
+        steady, swept = run["running"], run["behind_a_sweep"]
+        times = [
+            f"{steady['milliseconds'][row]:.1f} ({swept['milliseconds'][row]:.1f})" for row in rows
+        ]
+        by_median = steady["milliseconds"]["1"] / run["floor_of_the_median_milliseconds"]
+        ratios = steady["ratios"]
+        lines.append(
+            f"| {run['run'].replace(':', ', ')} | {' | '.join(times)} |"
+            f" {ratios['rows_8_over_1']:.2f}, {ratios['rows_16_over_1']:.2f} |"
+            f" {ratios['plain_over_floor']:.2f}, by the median sweep {by_median:.2f} |"
+        )
+    best, median = (
+        content["bandwidth"][f"{which}_bytes_per_second"] / 1e9 for which in ("best", "median")
+    )
+    floors = ", ".join(
+        f"{run['floor_milliseconds']:.1f} ms in {run['run'].split(':')[1]}"
+        for run in content["runs"][:2]
+    )
+    return "\n".join(lines) + (
+        f"\n\nThe floor is the time to read every weight once, {floors}, at the best bandwidth of"
+        f" the same run ({best:.1f} GB/s; of the median sweep {median:.1f}).\n"
+    )
+
+
 def of_context_and_batch() -> str:
     content = read("context-and-batch.json")
     lines = []
