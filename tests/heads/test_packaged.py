@@ -13,7 +13,7 @@ from entmtp.heads.static_trees import read_static_trees
 from entmtp.scheduler import read_bank
 from entmtp.target import TargetModel
 
-MAX_BYTES = 40_000_000
+MAX_BYTES = 42_000_000
 NAMES = ("hydra", "medusa")
 
 
