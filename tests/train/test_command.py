@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from entmtp.cli.train_heads import run
 from entmtp.engine import Engine, GenerationParams
 from entmtp.errors import ArtefactError, BadInput, HeadsError
-from entmtp.heads import load_heads, read_static_trees
+from entmtp.heads import describe_heads, load_heads, read_static_trees
 from entmtp.scheduler import StaticPolicy
 from entmtp.target.load import load_target
 from entmtp.train.config import TrainConfig
@@ -128,6 +128,17 @@ def test_training_starts_from_heads_of_the_same_sizes(model: Path, tmp_path: Pat
     more = ("--kind", "medusa", "--answers", str(answers), "--start-from", str(given))
     # So low a rate moves nothing that 16 bits can hold.
     command(flags(model, tmp_path / "more", *more, "--lr", "1e-12", "--weight-decay", "0"))
+    # What heads began with is told of, and what those began with counts.
+    one = describe_heads(given).provenance
+    assert "begun_with" not in one
+    names = ("num_train_rows", "num_train_tokens")
+    further = ("--kind", "medusa", "--answers", str(answers), "--start-from")
+    command(flags(model, tmp_path / "again", *further, str(tmp_path / "more/heads")))
+    for times, name in ((1, "more"), (2, "again")):
+        made = describe_heads(tmp_path / name / "heads").provenance
+        assert made["begun_with"] == {count: times * one[count] for count in names}
+        card = (tmp_path / name / "heads/README.md").read_text()
+        assert f"had seen {times * one['num_train_rows']} answers" in card
     weights = [load_file(tmp_path / name / "heads/heads.safetensors") for name in ("first", "more")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with pytest.raises(BadInput, match=r"other sizes \(num_draft_heads 4, not 3\)"):

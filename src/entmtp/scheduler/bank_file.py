@@ -140,11 +140,16 @@ def _plain(value: Any) -> Any:
 def _lines(value: Any) -> str:
     """One entry of a section a line."""
     if isinstance(value, dict):
-        inside = (f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
+        inside = (f"  {json.dumps(key)}: {_dense(each)}" for key, each in value.items())
         return "{\n" + ",\n".join(inside) + "\n}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n]"
-    return json.dumps(value)
+        return "[\n" + ",\n".join(f"  {_dense(each)}" for each in value) + "\n]"
+    return _dense(value)
+
+
+def _dense(value: Any) -> str:
+    """Without spaces, which would be a twelfth of a bank."""
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:

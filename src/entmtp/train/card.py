@@ -58,9 +58,19 @@ def _data(provenance: Mapping[str, Any]) -> str:
     cover = (
         "" if covered is None else f"The draft vocabulary covers {covered:.1%} of held-out text.\n"
     )
+    before = provenance.get("begun_with")
+    begun = (
+        ""
+        if before is None
+        else (
+            f"They began with heads that had seen {before['num_train_rows']:,} answers with"
+            f" {before['num_train_tokens']:,} tokens. Then came\n"
+        )
+    )
+    rows, tokens = (provenance[f"num_train_{what}"] for what in ("rows", "tokens"))
     return f"""## Data
 
-{provenance["num_train_rows"]:,} answers with {provenance["num_train_tokens"]:,} tokens ({kinds});
+{begun}{rows:,} answers with {tokens:,} tokens ({kinds});
 {provenance["num_validation_rows"]:,} more, to other prompts, were held out. {cover}"""
 
 

@@ -185,10 +185,25 @@ def _provenance(
         "validation": result.validation,
         "torch": torch.__version__,
     }
+    if config.start_from and (begun_with := _seen_by(config.start_from)):
+        provenance["begun_with"] = begun_with
     if heads.draft_ids is not None:
         held_out = teacher_mass(split.validation or split.train, target.vocab_size)
         provenance["draft_vocabulary_coverage"] = coverage(held_out, heads.draft_ids.cpu())
     return provenance
+
+
+def _seen_by(spec: str) -> dict[str, int]:
+    """Answers and tokens of heads' training and of all before it; none where they do not say."""
+    provenance = describe_heads(locate_heads(spec)).provenance
+    before = provenance.get("begun_with")
+    said = [provenance, before if isinstance(before, dict) else {}]
+    names = ("num_train_rows", "num_train_tokens")
+    counts = [[one.get(name, 0) for one in said] for name in names]
+    if not all(type(count) is int for some in counts for count in some):
+        return {}
+    seen = dict(zip(names, map(sum, counts), strict=True))
+    return seen if any(seen.values()) else {}
 
 
 def rewrite_trees(target: TargetModel, features: Path, folder: Path) -> list[StaticTree]:
