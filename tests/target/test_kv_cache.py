@@ -152,6 +152,16 @@ def test_only_the_whole_cache_grows() -> None:
         cache.truncate(0, 1)
 
 
+def test_many_sequences_that_join_move_the_memory_a_few_times_only() -> None:
+    cache = new_cache()
+    held = []  # so that no memory is used a second time
+    for _ in range(64):
+        cache.add_row()
+        held.append(cache.layer(0)[0])
+    assert len({keys.data_ptr() for keys in held}) < 16
+    assert cache.num_bytes <= (1.25 * cache.batch_size + 1) * new_cache(batch_size=1).num_bytes
+
+
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
 def test_M01_memory_is_counted_by_key_heads(num_kv_heads: int) -> None:
     model = tiny_model(num_key_value_heads=num_kv_heads)

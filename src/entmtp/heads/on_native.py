@@ -39,7 +39,7 @@ from entmtp.target.runtimes.native.library import (
 )
 from entmtp.target.runtimes.native.library import Draft as NativeDraft
 from entmtp.target.runtimes.native.library import Level as NativeLevel
-from entmtp.target.runtimes.native.weights import interleaved
+from entmtp.target.runtimes.native.weights import interleaved, long_span
 from entmtp.trees import TreeBuffers, int_tensor
 
 
@@ -81,9 +81,9 @@ class NativeKernels(HeadKernels):
         self._embedding = EmbeddingRows(embedding)
         places = range(heads.num_draft_heads)
         if heads.config.output == "own":
-            self._outputs = [PackedMatrix(*heads.output(place)) for place in places]
+            self._outputs = [_matrix(*heads.output(place)) for place in places]
         else:
-            self._outputs = [PackedMatrix(*heads.output(0))] * heads.num_draft_heads
+            self._outputs = [_matrix(*heads.output(0))] * heads.num_draft_heads
         self._held: list[object] = []
         self._plans: WeakKeyDictionary[TreeBuffers, _Plan] = WeakKeyDictionary()
         packed = [self._packed(*parts) for parts in _heads(heads)]
@@ -183,8 +183,8 @@ def _medusa_head(
     heads: MedusaHeads, head: int
 ) -> tuple[None, list[PackedMatrix], PackedMatrix | None]:
     pairs = zip(heads.block_weight[head], heads.block_bias[head], strict=True)
-    last = None if heads.projection is None else PackedMatrix(heads.projection[head])
-    return None, [PackedMatrix(*pair) for pair in pairs], last
+    last = None if heads.projection is None else _matrix(heads.projection[head])
+    return None, [_matrix(*pair) for pair in pairs], last
 
 
 def _hydra_head(
@@ -194,4 +194,8 @@ def _hydra_head(
         interleaved(*part.chunk(2)) for part in (first.linear.weight, first.linear.bias)
     )
     linears: list[Any] = [block.linear for block in blocks]
-    return PackedMatrix(weight, bias), [PackedMatrix(one.weight, one.bias) for one in linears], None
+    return _matrix(weight, bias), [_matrix(one.weight, one.bias) for one in linears], None
+
+
+def _matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix:
+    return PackedMatrix(weight, bias, span=long_span(weight.shape[1]))

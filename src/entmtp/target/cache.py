@@ -51,6 +51,7 @@ class Allocation:
         self.layout = layout
         self.lengths = [0] * batch_size
         self.capacity = capacity
+        self._num_places = batch_size
         self._block = block
         self._dtype, self._device = dtype, device
         self.stores = self._allocate(capacity)
@@ -67,16 +68,26 @@ class Allocation:
         store = self.stores[shape]
         return store.keys[place], store.values[place]
 
+    def add_row(self) -> None:
+        """Room for one more sequence, and for some that may follow: few of them move the rest."""
+        rows = len(self.lengths) + 1
+        if rows <= self._num_places:
+            self.lengths.append(0)
+            return
+        self._num_places = rows + rows // 4
+        self.resize(rows, self.capacity)
+
     def resize(self, batch_size: int, capacity: int) -> None:
         """Move to a larger allocation; what is committed stays."""
         old, rows = self.stores, len(self.lengths)
+        self._num_places = max(self._num_places, batch_size)
         used = min(self.in_blocks(max(self.lengths)), self.capacity, capacity)
         self.lengths += [0] * (batch_size - rows)
         self.capacity = capacity
         self.stores = self._allocate(capacity)
         for shape, store in self.stores.items():
-            store.keys[:, :rows, :, :used] = old[shape].keys[:, :, :, :used]
-            store.values[:, :rows, :, :used] = old[shape].values[:, :, :, :used]
+            store.keys[:, :rows, :, :used] = old[shape].keys[:, :rows, :, :used]
+            store.values[:, :rows, :, :used] = old[shape].values[:, :rows, :, :used]
 
     def in_blocks(self, length: int) -> int:
         """Rows that must be moved to move so many."""
@@ -85,7 +96,7 @@ class Allocation:
     def _allocate(self, capacity: int) -> dict[LayerShape, _Store]:
         stores = {}
         for shape in dict.fromkeys(self.layout):
-            front = (self.layout.count(shape), len(self.lengths), shape.num_kv_heads, capacity)
+            front = (self.layout.count(shape), self._num_places, shape.num_kv_heads, capacity)
             # Zeros, not empty: a masked row is multiplied by 0, and 0 · NaN is NaN.
             stores[shape] = _Store(
                 torch.zeros(*front, shape.key_dim, dtype=self._dtype, device=self._device),
@@ -170,7 +181,7 @@ class KVCache:
     def add_row(self) -> None:
         """Make room for one more sequence. Only the whole cache can grow, not a view."""
         assert len(self._rows) == len(self._allocation.lengths), "a view cannot add rows"
-        self._allocation.resize(len(self._rows) + 1, self.capacity)
+        self._allocation.add_row()
         self._rows = range(len(self._rows) + 1)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:

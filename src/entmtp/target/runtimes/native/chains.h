@@ -150,6 +150,7 @@ inline void sum_by_vectors(const RowsOfTile& weights, int64_t count, const BFloa
 // The same by tiles: all sixteen rows, and rubbish behind the last one.
 inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys, int64_t blocks,
                            int64_t size, float* scores, int64_t stride) {
+  settle();
   for (int64_t b = 0; b < blocks; b += 4) {
     const BFloat16* from = keys + b * size * kLanes;
     ENTMTP_FOUR_TIMES(ENTMTP_ZERO)
@@ -173,6 +174,7 @@ inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys
 
 inline void sum_by_tiles(const RowsOfTile& weights, int64_t, const BFloat16* values,
                          int64_t length, int64_t size, float* sums) {
+  settle();
   for (int64_t first = 0; first < size; first += 4 * kLanes) {
     ENTMTP_FOUR_TIMES(ENTMTP_ZERO)
     for (int64_t j = 0; j < length; j += kChain) {

@@ -8,6 +8,7 @@ Dimension key: B batch · T rows · H hidden size · N key/value heads · D head
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any
 
@@ -17,6 +18,7 @@ from entmtp.target.cache import LayerShape
 from entmtp.target.runtimes.native.cache import NativeCache, OfferedRows
 from entmtp.target.runtimes.native.embedding import EmbeddingRows
 from entmtp.target.runtimes.native.library import Step, address, kernels, numbers
+from entmtp.target.runtimes.native.smoothing import LayerFactors
 from entmtp.target.runtimes.native.weights import pack_layers, rotary_tables
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
@@ -34,6 +36,7 @@ class PackedDecoder:
         num_threads: int,
         number_format: str = "int8",
         embedding: torch.Tensor | None = None,
+        factors: Sequence[LayerFactors] | None = None,
     ) -> None:
         """
         Args:
@@ -41,6 +44,7 @@ class PackedDecoder:
             shape: of every layer's cache rows.
             number_format: of the weights, `int8` or `bfloat16`.
             embedding: `[V, H]`, for a body that takes ids.
+            factors: of each layer, if its channels are to be made even.
         """
         self._embedding = None if embedding is None else EmbeddingRows(embedding)
         self._rotary_emb = body.rotary_emb
@@ -48,7 +52,9 @@ class PackedDecoder:
         self._num_threads = num_threads
         # On a busy machine PyTorch's threads wait for one another at each of these small steps.
         with torch_on_one_thread():
-            self._packed = pack_layers(body, shape.num_kv_heads, num_threads, number_format)
+            self._packed = pack_layers(
+                body, shape.num_kv_heads, num_threads, number_format, factors
+            )
         self._tables = rotary_tables(body.rotary_emb, _FIRST_POSITIONS)
         self._num_positions = _FIRST_POSITIONS
 

@@ -157,6 +157,7 @@ inline void multiply_few(const Block& block, const Rows& rows, int64_t first, fl
 #define ENTMTP_SUMS_OF_GROUP(NAME, ONE, OTHER)                                                   \
   inline void NAME(const uint8_t* one, const uint8_t* other, const int8_t* whole, int64_t width, \
                    int64_t span, int32_t* sums) {                                                \
+    settle();                                                                                    \
     _tile_zero(ONE);                                                                             \
     _tile_zero(OTHER);                                                                           \
     for (int64_t t = 0; t < span; ++t) {                                                         \

@@ -33,6 +33,7 @@ from entmtp.target.runtimes.native.library import (
     prepare,
 )
 from entmtp.target.runtimes.native.remembered import RememberedModel
+from entmtp.target.runtimes.native.smoothing import factors_of
 from entmtp.target.runtimes.native.weights import misfit
 from entmtp.target.runtimes.one_thread import torch_on_one_thread
 
@@ -68,13 +69,14 @@ class NativeTarget(TargetModel):
                 f"the native runtime cannot be used: {reason}; use another --runtime"
             )
         prepare(progress)
+        factors = factors_of(target, progress) if number_format == "int8" else None
         progress(f"packing the weights of {target.name} for {number_format}")
         self._number_format = number_format
         self._num_threads = torch.get_num_threads()
         known = target.unmodified
         body = known.body() if isinstance(known, RememberedModel) else self._body
         self._decoder = PackedDecoder(
-            body, self.layout[0], self._num_threads, number_format, self.embedding_weight
+            body, self.layout[0], self._num_threads, number_format, self.embedding_weight, factors
         )
         with torch_on_one_thread():
             self._output = PackedMatrix(

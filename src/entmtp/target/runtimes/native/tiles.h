@@ -21,6 +21,9 @@ inline void fetch_ahead(const void* tile) {
     _mm_prefetch(static_cast<const char*>(tile) + kAhead * kTileBytes + i, _MM_HINT_T0);
 }
 
+// What was stored so far is in memory: that tile instructions read it is not said to the compiler.
+inline void settle() { asm volatile("" ::: "memory"); }
+
 #ifdef __AMX_INT8__
 // Tile registers of 64 bytes' width for the thread that holds this: 0 to 4 as high as there are
 // rows (0 to 3 for sums, 4 for rows), and 5 and 6 for weights.
@@ -32,6 +35,7 @@ class Tiles {
       config[16 + 2 * i] = 64;
       config[48 + i] = static_cast<uint8_t>(i < 5 ? std::min<int64_t>(num_rows, 16) : 16);
     }
+    settle();
     _tile_loadconfig(config);
   }
   ~Tiles() { _tile_release(); }
