@@ -163,6 +163,10 @@ class Correction:
 
 FIRST_PAUSE = 4
 """Plain steps before the first probe"""
+GROWTH = 2
+"""Of the pause, with each probe in vain"""
+BLIND_GROWTH = 4
+"""The same while no draft was ever accepted: heads that know nothing, as far as one can tell"""
 LOOKED_AT = 8
 """Plain steps of a pause that are asked all the same whether they are worth a draft"""
 
@@ -170,16 +174,17 @@ LOOKED_AT = 8
 class Probing:
     """Says when a step that would be plain should draft, to learn whether that pays by now.
 
-    Each probe that brought less than its time doubles the pause before the next one, until probes
-    take no more than their share of the time or the pause is the longest there may be. While they
-    are in vain the least is drafted that tells anything. One that paid is followed by another at
-    once, of a whole draft: whether the text has turned is then soon known.
+    Each probe that brought less than its time makes the pause before the next one longer by a
+    factor, until probes take no more than their share of the time or the pause is the longest there
+    may be. While they are in vain the least is drafted that tells anything. One that paid is
+    followed by another at once, of a whole draft: whether the text has turned is then soon known.
     """
 
     def __init__(self, adaptation: Adaptation) -> None:
         self._adaptation = adaptation
         self._is_on = adaptation.is_on
-        self._pause = min(FIRST_PAUSE, adaptation.probe_every)
+        self._first = self._pause = min(FIRST_PAUSE, adaptation.probe_every)
+        self._growth = BLIND_GROWTH
         self._num_plain = 0
 
     @property
@@ -203,6 +208,10 @@ class Probing:
         self._num_plain = 0
         return True
 
+    def accept(self) -> None:
+        """Take in that a draft was accepted, of a probe or not."""
+        self._growth = GROWTH
+
     def hear(self, surplus: float, price: float) -> None:
         """Take in a probe.
 
@@ -214,8 +223,7 @@ class Probing:
             self._pause = 0
             return
         most = min(self._adaptation.probe_every, price / self._adaptation.probe_share)
-        first = min(FIRST_PAUSE, self._adaptation.probe_every)
-        self._pause = max(first, min(2 * self._pause, int(most)))
+        self._pause = max(self._first, min(self._growth * self._pause, int(most)))
 
 
 class Surplus:
@@ -228,7 +236,7 @@ class Surplus:
         self._is_on = adaptation.is_on
         # Sooner forgotten than the rest: where it says no, only probes speak against it.
         self._keep = 1.0 - 1.0 / max(adaptation.memory / 3, 1.0)
-        self._prior = 2 * adaptation.prior
+        self._prior = adaptation.prior
         self.clear()
 
     def clear(self) -> None:
