@@ -113,7 +113,8 @@ class Rate:
 
     def _bounded(self, rate: float, plain_seconds: float) -> float:
         """No less than plain decoding, no more than if all drafts were accepted and free."""
-        return min(max(rate, 1 / plain_seconds), self._most_tokens / plain_seconds)
+        least, most = 1 / plain_seconds, self._most_tokens / plain_seconds
+        return rate if least < rate < most else min(max(rate, least), most)
 
 
 class Correction:
@@ -128,37 +129,41 @@ class Correction:
         Args:
             kind_prior: steps of a kind's own evidence that all kinds together are worth.
         """
-        self._adaptation = adaptation
-        self._kind_prior = kind_prior
+        self._is_on = adaptation.is_on
+        self._bounds = adaptation.least_acceptance, adaptation.most_acceptance
+        self._prior, self._kind_prior = adaptation.prior, kind_prior
         self._keep = adaptation.keep
         self._num_kinds = num_kinds
         self.clear()
 
     def clear(self) -> None:
         """Back to what was calibrated."""
-        self.factors = [1.0] * self._num_kinds
+        self.factors: Sequence[float] = [1.0] * self._num_kinds
+        """Of each kind; another object whenever they may have changed"""
         self._promised = [0.0] * self._num_kinds
         self._real = [0.0] * self._num_kinds
 
     def hear(self, kinds: Sequence[int], promised: Sequence[float], real: Sequence[float]) -> None:
         """Take in a step: of some kinds, what was predicted uncorrected, and what came."""
-        adaptation = self._adaptation
-        if not adaptation.is_on:
+        if not self._is_on:
             return
-        keep, prior = self._keep, adaptation.prior
-        masses = self._promised = [keep * mass for mass in self._promised]
-        hits = self._real = [keep * hit for hit in self._real]
+        keep, prior = self._keep, self._prior
+        # In each step that drafted: loops take less time here than comprehensions.
+        masses, hits = self._promised, self._real
+        for kind, mass in enumerate(masses):
+            masses[kind] = keep * mass
+            hits[kind] *= keep
         for kind, mass, came in zip(kinds, promised, real, strict=True):
             masses[kind] += mass
             hits[kind] += came
         # Evidence is measured in predicted tokens: one of them is about a step.
         own = self._kind_prior
         common = own * (prior + sum(hits)) / (prior + sum(masses))
-        least, most = adaptation.least_acceptance, adaptation.most_acceptance
-        factors = [(common + hit) / (own + mass) for hit, mass in zip(hits, masses, strict=True)]
-        self.factors = [
-            factor if least < factor < most else min(max(factor, least), most) for factor in factors
-        ]
+        least, most = self._bounds
+        self.factors = factors = []
+        for hit, mass in zip(hits, masses, strict=True):
+            factor = (common + hit) / (own + mass)
+            factors.append(factor if least < factor < most else min(max(factor, least), most))
 
 
 FIRST_PAUSE = 4
