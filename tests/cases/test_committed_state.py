@@ -54,7 +54,7 @@ def assert_heads_are_fresh(engine: Engine, row: int, ids: list[int], heads: Draf
     """The context to draft from, and the prefix layer's cache."""
     batch = engine._loop.batch
     if batch._heads_cache is not None:
-        assert batch._heads_cache.lengths[row] + len(batch._unseen) == len(ids)
+        assert batch._heads_cache.lengths[row] + batch._unseen.num_tokens == len(ids)
     with torch.inference_mode():
         batch._catch_up()  # heads see what plain steps keep when they draft again
     hidden = hidden_states(engine.target, torch.tensor([ids]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -319,14 +320,47 @@ def pauses(probing: Probing, heard: Sequence[float], price: float) -> list[int]:
     return found
 
 
+def has_accepted(**adaptation: object) -> Probing:
+    probing = Probing(Adaptation(**adaptation))  # type: ignore[arg-type]
+    probing.accept()
+    return probing
+
+
 def test_probes_in_vain_get_rarer_by_their_price_and_one_that_pays_is_followed_up() -> None:
-    dear = Probing(Adaptation())
+    dear = has_accepted()
     assert pauses(dear, [-1.0] * 6, 2.0) == [4, 8, 16, 32, 64, 64]
     assert pauses(dear, [0.5, 0.5, -1.0, -1.0, -1.0], 2.0) == [64, 0, 0, 4, 8]
-    assert pauses(Probing(Adaptation()), [-1.0] * 5, 0.1) == [4, 8, 16, 20, 20]
-    assert pauses(Probing(Adaptation()), [-1.0] * 3, 0.0) == [4, 4, 4], "what is free is frequent"
-    assert pauses(Probing(Adaptation(probe_every=2)), [-1.0] * 3, 2.0) == [2, 2, 2]
+    assert pauses(has_accepted(), [-1.0] * 5, 0.1) == [4, 8, 16, 20, 20]
+    assert pauses(has_accepted(), [-1.0] * 3, 0.0) == [4, 4, 4], "what is free is frequent"
+    assert pauses(has_accepted(probe_every=2), [-1.0] * 3, 2.0) == [2, 2, 2]
     assert not any(Probing(Adaptation(is_on=False)).is_due(is_plain=True) for _ in range(200))
+
+
+def test_probes_get_rarer_sooner_while_nothing_was_ever_accepted() -> None:
+    blind = Probing(Adaptation())
+    assert pauses(blind, [-1.0] * 4, 2.0) == [4, 16, 64, 64]
+    blind.accept()
+    assert pauses(blind, [0.5, -1.0, -1.0, -1.0], 2.0) == [64, 0, 4, 8], "for good"
+    assert pauses(Probing(Adaptation()), [-1.0] * 4, 0.1) == [4, 16, 20, 20]
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+def test_a_sequence_whose_drafts_are_never_accepted_drafts_rarely_from_the_start(
+    make: Callable[..., TreePolicy],
+) -> None:
+    """So does the next one: what it may draft, it tries afresh, even where learning is shared."""
+    policy = make(1.0, 2.0, is_shared=True)
+    for seed in range(2):
+        steps = play(policy.begin(seed), 160, lambda said: 0.0, says=(0.95,))
+        drafted = [place for place, step in enumerate(steps) if step.depth]
+        whole = [place for place in drafted if steps[place].depth > 1]
+        probes = drafted[len(whole) :]
+        waits = [then - now for now, then in pairwise(probes)]
+        assert len(whole) <= 2
+        assert probes[0] - len(whole) < 10
+        assert waits[0] == 17
+        assert set(waits[1:]) == {26}, "as rare as its price demands"
+        assert not any(step.reads_root for step in steps)
 
 
 def test_the_surplus_is_believed_more_the_more_was_seen() -> None:

@@ -255,6 +255,26 @@ def test_per_step_takes_the_most_valuable_nodes_of_any_number() -> None:
     assert len(sizes) > 4
 
 
+@pytest.mark.parametrize("low", [0.5, 1.0])
+def test_of_equally_valuable_nodes_per_step_takes_the_first_which_are_a_tree(low: float) -> None:
+    """A child may be as valuable as its parent, and as the root."""
+    table = StepFunction((-1.0,), (low, 1.0))
+    policy = PerStepPolicy(
+        WIDE, [table] * 4, [0.9] * 4, at_any_length(FREE), 2.0, stops=False, adaptation=STILL
+    )
+    draw = random.Random(4)
+    for slots in range(1, WIDE.num_nodes + 3):
+        choice = StepChoice(policy.begin(0), Signals(0, 0), 9)
+        log_probs = log_probs_of(WIDE, draw)
+        values = [1.0]
+        for node in range(1, WIDE.num_nodes):
+            values.append(values[WIDE.parents[node]] * table(log_probs[node]))
+        best = sorted(range(1, WIDE.num_nodes), key=lambda node: (-values[node], node))
+        part = choice.choose(log_probs, Room(2, slots))
+        assert isinstance(part, Part)
+        assert part.nodes == (0, *sorted(best[: slots - 1]))
+
+
 def test_rows_are_shared_by_what_they_are_worth_together() -> None:
     def seconds(num_sequences: int) -> list[float]:
         return [TIMES.verify(num_sequences * rows) for rows in range(65)]

@@ -36,16 +36,13 @@ from entmtp.engine.choosing import Choosing, FirstToken, Row, first_token, histo
 from entmtp.engine.drafting import Drafter
 from entmtp.engine.stats import StepSeconds
 from entmtp.engine.timed import Timed
+from entmtp.engine.unseen import Unseen
 from entmtp.heads import DraftHeads
 from entmtp.scheduler import StepChoice
 from entmtp.target.cache import KVCache, Slots
 from entmtp.target.model import TargetModel
 from entmtp.target.plain import PlainCache
 from entmtp.trees import Part, Tree, int_tensor
-
-MOST_UNSEEN = 16
-"""Plain steps whose hidden states wait for the heads: looking at so many costs little more than at
-one."""
 
 
 class StepOutput(NamedTuple):
@@ -83,7 +80,7 @@ class Batch:
         self._heads_cache: KVCache | None = None
         self._rows: list[Row] = []
         self._context: torch.Tensor | None = None  # [B, H] what the heads draft from
-        self._unseen: list[torch.Tensor] = []  # each [B, 1, H], what they have not seen yet
+        self._unseen = Unseen()  # what was kept, and the heads have not looked at yet
 
     @property
     def size(self) -> int:
@@ -135,7 +132,8 @@ class Batch:
 
     def leave(self, row: int) -> None:
         """Free a row at once; the last sequence moves into it."""
-        self._catch_up()
+        if self.size > 1:  # else nobody stays who would draft
+            self._catch_up()
         last = self.size - 1
         for cache in (self._cache, self._heads_cache):
             if cache is not None:
@@ -155,7 +153,8 @@ class Batch:
     def clear(self) -> None:
         """Forget all sequences, and whatever a step that failed has left behind."""
         self._cache = self._heads_cache = None
-        self._rows, self._context, self._unseen = [], None, []
+        self._rows, self._context = [], None
+        self._unseen.clear()
 
     def step(self, choices: Sequence[StepChoice], roots: Sequence[int]) -> StepOutput:
         """Draft, verify, accept, keep: one tree decode step of all running sequences."""
@@ -163,8 +162,7 @@ class Batch:
         started = perf_counter()
         device = self._device
         cache = self._cache.view(0, self.size)
-        drafts = any(choice.widest.depth > 0 for choice in choices)
-        if drafts:
+        if any(choice.widest.depth > 0 for choice in choices):
             self._catch_up()
         caught_up = perf_counter()
         draft = self._drafter(self._context, int_tensor(roots, device), choices)
@@ -180,7 +178,7 @@ class Batch:
         num_kept = [len(token_ids) for token_ids in said]
         cache.keep(acceptance.slots, num_kept)
         kept = perf_counter()
-        self._observe(hidden, acceptance.slots, num_kept, drafts)
+        self._observe(hidden, acceptance.slots, num_kept)
         ended = perf_counter()
         seconds = StepSeconds(
             draft=draft.heads_seconds + caught_up - started + ended - kept,
@@ -231,32 +229,30 @@ class Batch:
         wanted = [row.choosing.num_logprobs for row in self._rows]
         return logprobs.rows(said, wanted)
 
-    def _observe(
-        self, hidden: torch.Tensor, slots: Slots, counts: Sequence[int], drafted: bool
-    ) -> None:
-        """Give the heads the hidden states of what was kept; those of plain steps later on.
-
-        Who decodes plainly for a while so pays for the heads' look once and not in each step.
-        """
+    def _observe(self, hidden: torch.Tensor, slots: Slots, counts: Sequence[int]) -> None:
+        """Keep for the heads the hidden states of what was kept, or show them at once."""
         if self._heads is None:
             return
         kept = self._seen(_kept(hidden, slots, max(counts)))
-        if drafted:
-            view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
-            self._context = self._heads.observe(kept, view, counts)
+        if min(counts) < max(counts):
+            assert not self._unseen.num_tokens, "somebody drafted, so the heads have caught up"
+            self._look(kept, counts)
             return
-        self._unseen.append(kept)
-        if len(self._unseen) == MOST_UNSEEN:
+        self._unseen.add(kept)
+        if self._unseen.is_full:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Let the heads see what plain steps have kept."""
-        if not self._unseen:
-            return
+        """Let the heads see what waits for them."""
+        hidden = self._unseen.take()
+        if hidden is not None:
+            self._look(hidden, [hidden.shape[1]] * self.size)
+
+    def _look(self, hidden: torch.Tensor, counts: Sequence[int]) -> None:
+        """Show the heads the first `counts[b]` tokens of each row of `hidden` `[B, A, H]`."""
         assert self._heads is not None, "nobody keeps it for nobody"
-        hidden, self._unseen = torch.cat(self._unseen, 1), []
         view = None if self._heads_cache is None else self._heads_cache.view(0, self.size)
-        self._context = self._heads.observe(hidden, view, [hidden.shape[1]] * self.size)
+        self._context = self._heads.observe(hidden, view, counts)
 
     def _seen(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states in the format that the heads compute in, whatever the runtime's is."""

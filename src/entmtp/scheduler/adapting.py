@@ -113,7 +113,8 @@ class Rate:
 
     def _bounded(self, rate: float, plain_seconds: float) -> float:
         """No less than plain decoding, no more than if all drafts were accepted and free."""
-        return min(max(rate, 1 / plain_seconds), self._most_tokens / plain_seconds)
+        least, most = 1 / plain_seconds, self._most_tokens / plain_seconds
+        return rate if least < rate < most else min(max(rate, least), most)
 
 
 class Correction:
@@ -128,41 +129,49 @@ class Correction:
         Args:
             kind_prior: steps of a kind's own evidence that all kinds together are worth.
         """
-        self._adaptation = adaptation
-        self._kind_prior = kind_prior
+        self._is_on = adaptation.is_on
+        self._bounds = adaptation.least_acceptance, adaptation.most_acceptance
+        self._prior, self._kind_prior = adaptation.prior, kind_prior
         self._keep = adaptation.keep
         self._num_kinds = num_kinds
         self.clear()
 
     def clear(self) -> None:
         """Back to what was calibrated."""
-        self.factors = [1.0] * self._num_kinds
+        self.factors: Sequence[float] = [1.0] * self._num_kinds
+        """Of each kind; another object whenever they may have changed"""
         self._promised = [0.0] * self._num_kinds
         self._real = [0.0] * self._num_kinds
 
     def hear(self, kinds: Sequence[int], promised: Sequence[float], real: Sequence[float]) -> None:
         """Take in a step: of some kinds, what was predicted uncorrected, and what came."""
-        adaptation = self._adaptation
-        if not adaptation.is_on:
+        if not self._is_on:
             return
-        keep, prior = self._keep, adaptation.prior
-        masses = self._promised = [keep * mass for mass in self._promised]
-        hits = self._real = [keep * hit for hit in self._real]
+        keep, prior = self._keep, self._prior
+        # In each step that drafted: loops take less time here than comprehensions.
+        masses, hits = self._promised, self._real
+        for kind, mass in enumerate(masses):
+            masses[kind] = keep * mass
+            hits[kind] *= keep
         for kind, mass, came in zip(kinds, promised, real, strict=True):
             masses[kind] += mass
             hits[kind] += came
         # Evidence is measured in predicted tokens: one of them is about a step.
         own = self._kind_prior
         common = own * (prior + sum(hits)) / (prior + sum(masses))
-        least, most = adaptation.least_acceptance, adaptation.most_acceptance
-        factors = [(common + hit) / (own + mass) for hit, mass in zip(hits, masses, strict=True)]
-        self.factors = [
-            factor if least < factor < most else min(max(factor, least), most) for factor in factors
-        ]
+        least, most = self._bounds
+        self.factors = factors = []
+        for hit, mass in zip(hits, masses, strict=True):
+            factor = (common + hit) / (own + mass)
+            factors.append(factor if least < factor < most else min(max(factor, least), most))
 
 
 FIRST_PAUSE = 4
 """Plain steps before the first probe"""
+GROWTH = 2
+"""Of the pause, with each probe in vain"""
+BLIND_GROWTH = 4
+"""The same while no draft was ever accepted: heads that know nothing, as far as one can tell"""
 LOOKED_AT = 8
 """Plain steps of a pause that are asked all the same whether they are worth a draft"""
 
@@ -170,16 +179,17 @@ LOOKED_AT = 8
 class Probing:
     """Says when a step that would be plain should draft, to learn whether that pays by now.
 
-    Each probe that brought less than its time doubles the pause before the next one, until probes
-    take no more than their share of the time or the pause is the longest there may be. While they
-    are in vain the least is drafted that tells anything. One that paid is followed by another at
-    once, of a whole draft: whether the text has turned is then soon known.
+    Each probe that brought less than its time makes the pause before the next one longer by a
+    factor, until probes take no more than their share of the time or the pause is the longest there
+    may be. While they are in vain the least is drafted that tells anything. One that paid is
+    followed by another at once, of a whole draft: whether the text has turned is then soon known.
     """
 
     def __init__(self, adaptation: Adaptation) -> None:
         self._adaptation = adaptation
         self._is_on = adaptation.is_on
-        self._pause = min(FIRST_PAUSE, adaptation.probe_every)
+        self._first = self._pause = min(FIRST_PAUSE, adaptation.probe_every)
+        self._growth = BLIND_GROWTH
         self._num_plain = 0
 
     @property
@@ -203,6 +213,10 @@ class Probing:
         self._num_plain = 0
         return True
 
+    def accept(self) -> None:
+        """Take in that a draft was accepted, of a probe or not."""
+        self._growth = GROWTH
+
     def hear(self, surplus: float, price: float) -> None:
         """Take in a probe.
 
@@ -214,8 +228,7 @@ class Probing:
             self._pause = 0
             return
         most = min(self._adaptation.probe_every, price / self._adaptation.probe_share)
-        first = min(FIRST_PAUSE, self._adaptation.probe_every)
-        self._pause = max(first, min(2 * self._pause, int(most)))
+        self._pause = max(self._first, min(self._growth * self._pause, int(most)))
 
 
 class Surplus:
@@ -228,7 +241,7 @@ class Surplus:
         self._is_on = adaptation.is_on
         # Sooner forgotten than the rest: where it says no, only probes speak against it.
         self._keep = 1.0 - 1.0 / max(adaptation.memory / 3, 1.0)
-        self._prior = 2 * adaptation.prior
+        self._prior = adaptation.prior
         self.clear()
 
     def clear(self) -> None:

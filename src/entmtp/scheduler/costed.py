@@ -123,6 +123,8 @@ class Costed(Selection):
                 extra = seconds - plain
                 surplus = signals.num_accepted - rate.value * extra
                 self._learnt.surplus.hear(surplus)
+                if signals.num_accepted:
+                    self._probing.accept()
                 if self.is_probe:
                     self._probing.hear(surplus, extra / plain)
                 self.learn(signals.num_accepted)

@@ -106,6 +106,9 @@ class _PerStep(Costed):
         """Those without the root's, best first"""
         self._gains: Sequence[float] = (0.0,)
         """The sum of the first 0, 1, … of these"""
+        self._factors: Sequence[float] = ()
+        self._reached: Sequence[float] = ()
+        """Reach of each level, corrected by these factors"""
         self._promised: list[float] = []
         """Of each depth verified: P(accepted | the one above is), as the tables have it"""
 
@@ -113,9 +116,9 @@ class _PerStep(Costed):
         """By depth, given that the depth above was accepted; of deeper ones nothing is known."""
         if not self._promised:  # a probe
             return
-        kinds = range(min(len(self._promised), num_accepted + 1))
-        real = [float(depth < num_accepted) for depth in kinds]
-        self._learnt.correction.hear(kinds, self._promised[: len(real)], real)
+        most = min(len(self._promised), num_accepted + 1)
+        real = [1.0] * num_accepted + [0.0]
+        self._learnt.correction.hear(range(most), self._promised[:most], real[:most])
         self._promised = []
 
     def widest(self, signals: Signals) -> Tree:
@@ -123,12 +126,13 @@ class _PerStep(Costed):
         self._values, self._ranked, self._gains = [1.0], [], (0.0,)
         value, best, price = 1.0, float("-inf"), self._price(1)
         rate = self._learnt.rate.value
-        draft = self.prices.draft
         gain = 0.0
-        for depth, step in enumerate(self._reached(0), start=1):
+        draft = self.prices.draft
+        for depth, step in enumerate(self._corrected(), start=1):
             value *= step
             gain += value - price
-            best = max(best, gain - rate * draft[depth])
+            if (net := gain - rate * draft[depth]) > best:
+                best = net
         best += rate * self.spared()
         if self.is_worth_drafting(best):
             return LEAST if self.is_least else self._tree
@@ -146,10 +150,11 @@ class _PerStep(Costed):
         price = self._price(self._best_size())
         frontier = [self._values[node] for node in self._inner[depth - 1]]
         levels, rate = self.prices.draft, self._learnt.rate.value
+        reached = self._corrected()
         share, gain = 1.0, 0.0
-        for further, step in enumerate(self._reached(depth), start=depth + 1):
-            share *= step
-            gain += sum(value * share - price for value in frontier if value * share > price)
+        for further in range(depth + 1, self._tree.depth + 1):
+            share *= reached[further - 1]
+            gain += sum([worth - price for value in frontier if (worth := value * share) > price])
             if gain > rate * (levels[further] - levels[depth]):
                 return True
         return False
@@ -164,14 +169,11 @@ class _PerStep(Costed):
         if self.is_least:
             return self.choose_to_probe(draft)
         self._value(draft)
-        values, room = self._values, draft.room
-        size = self._best_size() if room is None else room.num_slots
-        # Best first, and of equal ones the parent, whose id is smaller.
-        order = sorted(range(1, len(values)), key=values.__getitem__, reverse=True)
-        kept = sorted(order[: size - 1])
+        room = draft.room
+        kept = self._best(self._best_size() if room is None else room.num_slots)
         self._depth = draft.tree.depth
-        self.promise(float("nan"), self._expect(kept), len(kept) + 1, room)
-        return Part(draft.tree, (0, *kept))
+        self.promise(float("nan"), self._expect(kept), len(kept), room)
+        return Part(draft.tree, tuple(kept))
 
     def _value(self, draft: DraftSignals) -> None:
         """Value the nodes that have been drafted since the last question."""
@@ -192,6 +194,19 @@ class _PerStep(Costed):
         if len(values) > len(self._gains):
             self._ranked = sorted(values[1:], reverse=True)
             self._gains = tuple(accumulate(self._ranked, initial=0.0))
+
+    def _best(self, size: int) -> list[int]:
+        """Ids of the `size` most valuable nodes, the root's among them, or of all; ascending."""
+        values = self._values
+        if size > len(self._ranked):
+            return list(range(len(values)))
+        if size < 2:
+            return [0]
+        least = self._ranked[size - 2]
+        kept = [node for node, value in enumerate(values) if value >= least]
+        while len(kept) > size:  # of equal ones the parent stays, whose id is smaller
+            kept.remove(max(node for node in kept if values[node] == least))
+        return kept
 
     def _best_size(self) -> int:
         """Rows, the root's included, at which value less the price of rows is largest."""
@@ -222,15 +237,21 @@ class _PerStep(Costed):
         row = (verify[larger] - verify[size]) / (larger - size)
         return min(self._learnt.rate.value * row, replaced)
 
-    def _reached(self, depth: int) -> list[float]:
-        """Corrected reach of the levels behind `depth`."""
+    def _corrected(self) -> Sequence[float]:
+        """Corrected reach of each level."""
         factors = self._learnt.correction.factors
-        return [min(self._reach[d] * factors[d], 1.0) for d in range(depth, self._tree.depth)]
+        if factors is not self._factors:  # learnt since, by whichever sequence
+            self._factors = factors
+            self._reached = [
+                step if (step := reach * factor) < 1.0 else 1.0
+                for reach, factor in zip(self._reach, factors, strict=False)
+            ]
+        return self._reached
 
     def _expect(self, kept: Sequence[int]) -> float:
         """Value of what is verified; by depth it is what the correction learns from."""
         depths, values = self._tree.depths, self._values
-        mass = [1.0] + [0.0] * (depths[kept[-1]] if kept else 0)
+        mass = [0.0] * (depths[kept[-1]] + 1)
         for node in kept:
             mass[depths[node]] += values[node]
         factors = self._learnt.correction.factors
