@@ -7,7 +7,9 @@ it, over steps of an invented stream: heads that say of each parent's children w
 distribution says, now sure, now not, and drafts accepted as often as they say. Nothing is drafted
 and no model runs. Timed apart are `widest` with all that is learnt from the last step, one question
 between levels (`goes_on`), and `choose`; `step` is all of these in one step. Reported are medians
-over steps that drafted; `plain` is `widest` in those that did not. Kept memory is what the
+over steps that drafted, of them the median of some rounds in which the policies take turns (a
+machine may be half as fast in one second as in the next); `plain` is `widest` in steps that did not
+draft. Kept memory is what the
 interpreter holds more behind some thousand steps than before them, for each step. One core is
 enough.
 """
@@ -47,6 +49,7 @@ LIMIT = 20.0
 PARTS = ("plain", "widest", "goes_on", "choose", "step")
 SHARPNESS = (0.3, 0.6, 0.9)
 """Of what heads say of a best child"""
+ROUNDS = 20
 WARM_UP = 200
 """Steps that are not counted"""
 
@@ -58,11 +61,15 @@ def main() -> int:
     arguments = parse()
     bank = read_bank(arguments.bank)
     loads = [load_average()]
+    policies = {name: policy_from_bank(name, bank) for name in POLICIES}
+    rounds = [
+        {name: times_of(policy, arguments.steps // ROUNDS) for name, policy in policies.items()}
+        for _ in range(ROUNDS)
+    ]
     found = {}
-    for name in POLICIES:
-        policy = policy_from_bank(name, bank)
+    for name, policy in policies.items():
         found[name] = {
-            "microseconds": times_of(policy, arguments.steps),
+            "microseconds": medians([times[name] for times in rounds]),
             "kept_bytes": kept_bytes(policy, arguments.steps),
         }
         note(f"{name}: {found[name]}")
@@ -84,7 +91,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bank", type=Path, default=locate_heads("hydra") / "bank.json")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -105,6 +112,13 @@ def times_of(policy: TreePolicy, num_steps: int) -> dict[str, float | None]:
     return {
         part: round(1e6 * median(spent), 2) if spent else None for part, spent in seconds.items()
     }
+
+
+def medians(rounds: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+    """Of each part over the rounds."""
+    some = {part: [times[part] for times in rounds] for part in PARTS}
+    known = {part: [time for time in times if time is not None] for part, times in some.items()}
+    return {part: round(median(times), 2) if times else None for part, times in known.items()}
 
 
 def kept_bytes(policy: TreePolicy, num_steps: int) -> float:

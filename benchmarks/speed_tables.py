@@ -69,8 +69,8 @@ def setting(content: dict[str, Any]) -> str:
     return (
         f"SmolLM2-135M on {machine['num_threads']} CPU cores ({machine['processor']}),"
         f" {machine['dtype']} on {machine['runtime']}, {settings['num_prompts']} prompts of"
-        f" HumanEval, GSM8K and MT-bench, {settings['max_tokens']} tokens, greedy; every prompt by"
-        " all methods in turn."
+        f" HumanEval, GSM8K and MT-bench, {settings['max_tokens']} tokens, greedy;"
+        f" {settings['order'].partition(';')[0].partition(', the first')[0]}."
     )
 
 

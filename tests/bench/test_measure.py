@@ -9,6 +9,7 @@ from entmtp.bench import Method, Run, Task, compare, make_tasks, measure
 from entmtp.data import Message, Prompt
 from entmtp.engine import Engine, GenerationParams
 from entmtp.errors import BadInput
+from entmtp.measure import paired
 from entmtp.scheduler import PlainPolicy, StaticPolicy
 from entmtp.trees import ROOT, chain
 from fixtures import BOS, ring, ring_order, script
@@ -88,15 +89,45 @@ def test_every_prompt_meets_every_method_and_the_first_one_rotates() -> None:
     ]
 
 
+def test_methods_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a second of the machine is a second of all."""
+    steps: list[str] = []
+    methods = ring_methods(2)
+    names = {id(method.engine): method.name for method in methods}
+    step = Engine.step
+
+    def spy(self: Engine) -> None:
+        steps.append(names[id(self)])
+        step(self)
+
+    monkeypatch.setattr(Engine, "step", spy)
+    monkeypatch.setattr(paired, "STEPS_OF_A_TURN", 2)
+    drafting, plain = paired.run_in_turn(methods, TASKS[0], GenerationParams(max_tokens=40), 0)
+    rounds = [steps[start : start + 4] for start in range(0, 4 * 6, 4)]
+    assert all(sorted(some) == 2 * ["hydra-best"] + 2 * ["plain"] for some in rounds)
+    assert {some[0] for some in rounds} == {"hydra-best", "plain"}
+    assert set(steps[2 * steps.count("hydra-best") + 2 :]) == {"plain"}
+    assert drafting.token_ids == plain.token_ids
+    assert all(0 < run.prefill_seconds < run.seconds for run in (drafting, plain))
+
+
+def test_a_measurement_that_is_given_up_leaves_nothing_running() -> None:
+    methods = ring_methods(2)
+    ended = paired.run_in_turn(methods, TASKS[0], GenerationParams(max_tokens=40), 0)
+    next(ended)
+    ended.close()
+    assert [method.engine.num_running for method in methods] == [0, 0]
+
+
 def test_the_warm_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    generate = Engine.generate
+    add = Engine.add
 
-    def spy(self: Engine, prompt: object, params: GenerationParams) -> object:
+    def spy(self: Engine, prompt: object, params: GenerationParams) -> int:
         asked.append(params.max_tokens)
-        return generate(self, prompt, params)  # type: ignore[arg-type]
+        return add(self, prompt, params)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Engine, "generate", spy)
+    monkeypatch.setattr(Engine, "add", spy)
     runs = measure(ring_methods(2), TASKS[:1], GenerationParams(max_tokens=30))
     assert asked == [12, 12, 30, 30]
     assert {len(one) for one in runs.values()} == {1}

@@ -221,7 +221,7 @@ def _settings(
         "confidence": CONFIDENCE,
         "mean_acceptance_length": "tokens a step over all steps, the bonus token included",
         "tokens_per_second": "generated ids over prefill and decode time",
-        "order": "every prompt by all methods in turn, the first one rotating; warm-up not counted",
+        "order": "every prompt by all methods, some steps of each in turn; warm-up not counted",
     }
 
 

@@ -1,25 +1,36 @@
-"""Paired, interleaved measurement: every prompt goes through every method in turn.
+"""Paired, interleaved measurement: every prompt goes through every method, step by step.
 
 Knows: engines, prompts as ids, clocks. Does not know: which methods there are, what the figures
 mean, how they are shown.
 
-Machines drift; so a prompt's runs stand next to one another in time, and which method comes first
-rotates from prompt to prompt. Only ratios within a prompt are compared.
+Machines drift, and a busy neighbour comes and goes within seconds; so the methods answer a prompt
+at the same time, some steps of each in turn, in an order that is drawn anew for each round. What
+the machine does in a second, it does to all of them. Only ratios within a prompt are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from time import perf_counter
 from typing import NamedTuple
 
 from entmtp.data import Prompt
-from entmtp.engine import DecodeStats, Engine, FinishReason, GenerationParams
+from entmtp.engine import (
+    DecodeStats,
+    Engine,
+    FinishEvent,
+    FinishReason,
+    GenerationParams,
+    Result,
+)
 from entmtp.errors import BadInput
 from entmtp.trees import Tree
 
 WARM_UP_TOKENS = 12
+STEPS_OF_A_TURN = 16
+"""Enough that a method mostly follows itself, as in use; few enough that a round takes a second"""
 
 
 @dataclass(frozen=True)
@@ -119,27 +130,70 @@ def warm_up(methods: Sequence[Method], task: Task, params: GenerationParams) -> 
 def run_in_turn(
     methods: Sequence[Method], task: Task, params: GenerationParams, index: int
 ) -> Iterator[Run]:
-    """One task by every method, as the runs end; which one begins rotates with the task's index."""
+    """One task by every method, some steps of each in turn; the runs as they end.
+
+    Which one begins rotates with the task's index; later rounds have an order of their own, for a
+    step also pays for what the one before it has left in the caches.
+    """
     first = index % len(methods)
-    for method in (*methods[first:], *methods[:first]):
-        yield run_task(method, task, params)
+    dice = Random(index)
+    running = [_Running(method, task, params) for method in (*methods[first:], *methods[:first])]
+    try:
+        while running:
+            runs = {one: one.take_turn() for one in running}
+            running = [one for one, run in runs.items() if run is None]
+            dice.shuffle(running)
+            yield from filter(None, runs.values())
+    finally:
+        for one in running:
+            one.close()
 
 
 def run_task(method: Method, task: Task, params: GenerationParams) -> Run:
-    """One task, timed from the request to its last token."""
-    started = perf_counter()
-    result = method.engine.generate(task.prompt_ids, params)
-    seconds = perf_counter() - started
-    prefill = result.stats.prefill_seconds
-    return Run(
-        method.name,
-        task.prompt_id,
-        result.token_ids,
-        result.finish_reason,
-        prefill,
-        seconds - prefill,
-        result.stats,
-    )
+    """One task by one method."""
+    (run,) = run_in_turn([method], task, params, 0)
+    return run
+
+
+class _Running:
+    """One task that a method is at, timed while it has its turn."""
+
+    def __init__(self, method: Method, task: Task, params: GenerationParams) -> None:
+        started = perf_counter()
+        self._method, self._task = method, task
+        self._request_id = method.engine.add(task.prompt_ids, params)
+        self._seconds = perf_counter() - started
+
+    def take_turn(self) -> Run | None:
+        """Some steps more; the run, if it has ended."""
+        engine = self._method.engine
+        result = None
+        started = perf_counter()
+        for _ in range(STEPS_OF_A_TURN):
+            engine.step()
+            for event in engine.take_events(self._request_id):
+                if isinstance(event, FinishEvent):
+                    result = event.result
+            if result is not None:
+                break
+        self._seconds += perf_counter() - started
+        return None if result is None else self._run(result)
+
+    def close(self) -> None:
+        """Give the task up."""
+        self._method.engine.forget(self._request_id)
+
+    def _run(self, result: Result) -> Run:
+        prefill = result.stats.prefill_seconds
+        return Run(
+            self._method.name,
+            self._task.prompt_id,
+            result.token_ids,
+            result.finish_reason,
+            prefill,
+            self._seconds - prefill,
+            result.stats,
+        )
 
 
 def _rate(count: int, seconds: float) -> float | None:
