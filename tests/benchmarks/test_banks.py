@@ -26,9 +26,9 @@ def test_a_loss_is_of_tokens_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rate_is_of_what_came_behind_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     rate = script("random_heads", monkeypatch).rate
-    times = [0.0, 1.0, 1.0, 2.0, 4.0]
-    assert rate(times, 1) == 4 / 4
-    assert rate(times, 3) == 2 / 3
+    seconds = [9.0, 1.0, 0.5, 0.5, 2.0]
+    assert rate(seconds, 1) == 4 / 4
+    assert rate(seconds, 3) == 2 / 2.5
 
 
 def test_random_heads_have_the_width_of_trained_ones(monkeypatch: pytest.MonkeyPatch) -> None:
