@@ -119,6 +119,23 @@ def test_a_measurement_that_is_given_up_leaves_nothing_running() -> None:
     assert [method.engine.num_running for method in methods] == [0, 0]
 
 
+def test_a_method_that_refuses_a_task_leaves_the_others_with_nothing() -> None:
+    methods = ring_methods(2)
+    none, params = Task("none", "", ()), GenerationParams(max_tokens=4)
+    turns = paired.run_in_turn([methods[0]], none, params, 0)
+    with pytest.raises(BadInput):
+        next(turns)
+    refused = [methods[0], Method("refused", methods[1].engine)]
+
+    def refuse(*_: object) -> int:
+        raise BadInput("no")
+
+    refused[1].engine.add = refuse  # type: ignore[method-assign]
+    with pytest.raises(BadInput, match="no"):
+        next(paired.run_in_turn(refused, TASKS[0], params, 0))
+    assert methods[0].engine.num_waiting == methods[0].engine.num_running == 0
+
+
 def test_the_warm_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
     add = Engine.add

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from entmtp.data.cache import CACHE_VARIABLE, silent
+from entmtp.errors import FetchError
 from entmtp.target import TargetModel
 from entmtp.target.runtimes.native import NativeTarget, smoothing
 from entmtp.target.runtimes.native.smoothing import factors_of, measure, smoothed
@@ -104,3 +105,15 @@ def test_factors_are_measured_once_and_anew_where_the_file_is_broken(
     assert len(said) == 2
     assert len(factors_of(target, said.append)) == len(first)
     assert len(said) == 2, "what was measured anew is kept"
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> object:
+        raise FetchError("cannot write to the cache")
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(smoothing, "new_folder", refuse)
+    assert len(factors_of(uneven(), silent)) == 3
+    assert "measures again: cannot write to the cache" in caplog.text

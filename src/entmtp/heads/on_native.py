@@ -3,7 +3,8 @@
 Knows: which of the heads' matrices the kernels want, and the tables of a tree's levels. Does not
 know: who chooses trees, how kernels compute.
 
-A draft need not be exact, so heads take int8 like the target.
+A draft need not be exact, so heads take int8 like the target, in long groups though nobody makes
+their channels even.
 
 Dimension key: B batch · A new tokens · H hidden size.
 """

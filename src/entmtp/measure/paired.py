@@ -1,4 +1,4 @@
-"""Paired, interleaved measurement: every prompt goes through every method, step by step.
+"""Paired, interleaved measurement: every prompt goes through every method, by turns.
 
 Knows: engines, prompts as ids, clocks. Does not know: which methods there are, what the figures
 mean, how they are shown.
@@ -137,8 +137,10 @@ def run_in_turn(
     """
     first = index % len(methods)
     dice = Random(index)
-    running = [_Running(method, task, params) for method in (*methods[first:], *methods[:first])]
+    running: list[_Running] = []
     try:
+        for method in (*methods[first:], *methods[:first]):
+            running.append(_Running(method, task, params))
         while running:
             runs = {one: one.take_turn() for one in running}
             running = [one for one, run in runs.items() if run is None]

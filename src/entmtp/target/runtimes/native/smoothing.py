@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from entmtp.data.cache import cache_dir, is_complete, new_folder, write_manifest
+from entmtp.errors import FetchError
 from entmtp.target.code import code_digest
 from entmtp.target.model import TargetModel
 
@@ -91,9 +92,6 @@ def factors_of(target: TargetModel, progress: Callable[[str], None]) -> list[Lay
 
     Args:
         target: of the unmodified model, with layers that `weights.misfit` finds nothing against.
-
-    Raises:
-        FetchError: the cache cannot be written to.
     """
     source = {
         "weights": target.fingerprint,
@@ -111,9 +109,12 @@ def factors_of(target: TargetModel, progress: Callable[[str], None]) -> list[Lay
             shutil.rmtree(folder, ignore_errors=True)
     progress(f"measuring how large the inputs of {target.name}'s layers get")
     factors = measure(target)
-    with new_folder(folder, source) as part:
-        save_file(_named(factors), part / _FILE)
-        write_manifest(part, source)
+    try:
+        with new_folder(folder, source) as part:
+            save_file(_named(factors), part / _FILE)
+            write_manifest(part, source)
+    except FetchError as error:
+        _log.warning("the next start with %s measures again: %s", target.name, error)
     return factors
 
 
