@@ -55,16 +55,20 @@ inline void put_value(const BFloat16* value, int64_t size, BFloat16* values, int
                              _mm512_slli_epi32(load_halves(value + d), is_odd ? 16 : 0));
 }
 
-// Some rows of one head, or one row of some heads.
+// Some queries of the heads that share keys: of each row its heads, row by row.
 struct Queries {
   RowsOfTile rows;                   // [count, D], scaled
-  int64_t count;                     // at most 16
-  const std::vector<int32_t>* seen;  // new rows that each sees, ascending: of each, or of all
-  bool is_one_row;
-  float* outputs;                    // [count, D], as far apart as `rows`
-  bool by_tiles;
+  int64_t first, count;              // which of the group's they are; at most 16
+  int64_t heads;                     // of a row
+  const std::vector<int32_t>* seen;  // [T] new rows that each row sees, ascending
+  float* outputs;                    // [T, stride], of each row its heads' numbers from the front
+  int64_t stride;
 
-  const std::vector<int32_t>& seen_by(int64_t query) const { return seen[is_one_row ? 0 : query]; }
+  const std::vector<int32_t>& seen_by(int64_t query) const { return seen[(first + query) / heads]; }
+  float* output_of(int64_t query) const {
+    const int64_t row = (first + query) / heads, head = (first + query) % heads;
+    return outputs + row * stride + head * rows.stride;
+  }
 };
 
 struct Scratch {
@@ -147,7 +151,7 @@ inline void add_border(const Keys& keys, const std::vector<int32_t>& seen, const
   }
 }
 
-inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
+inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch, Ahead& ahead) {
   const int64_t past = (keys.length + kLanes - 1) / kLanes;
   const int64_t fresh = (keys.num_new + kLanes - 1) / kLanes;
   const int64_t stride = (past + fresh + 1) * kLanes, size = keys.size;
@@ -156,10 +160,10 @@ inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
   float* given = room(scratch.fresh, kMostRows * fresh * kLanes);
   float* sums = room(scratch.sums, kMostRows * size);
   BFloat16* weights = room(scratch.weights, kMostRows * stride);
-  const auto score = queries.by_tiles ? score_by_tiles : score_by_vectors;
-  const auto sum_values = queries.by_tiles ? sum_by_tiles : sum_by_vectors;
-  score(queries.rows, queries.count, keys.committed_keys, past, size, scores, stride);
-  score(queries.rows, queries.count, keys.new_keys, fresh, size, given, fresh * kLanes);
+  const auto score = tiles_take(size) ? score_by_tiles : score_by_vectors;
+  const auto sum_values = tiles_take(size) ? sum_by_tiles : sum_by_vectors;
+  score(queries.rows, queries.count, keys.committed_keys, past, size, scores, stride, ahead);
+  score(queries.rows, queries.count, keys.new_keys, fresh, size, given, fresh * kLanes, ahead);
   float totals[kMostRows];
   for (int64_t q = 0; q < queries.count; ++q) {
     const auto& seen = queries.seen_by(q);
@@ -168,7 +172,7 @@ inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
       own[keys.length + i] = given[q * fresh * kLanes + seen[i]];
     totals[q] = weigh(own, keys.length + static_cast<int64_t>(seen.size()), weights + q * stride);
   }
-  sum_values({weights, stride}, queries.count, keys.committed_values, whole, size, sums);
+  sum_values({weights, stride}, queries.count, keys.committed_values, whole, size, sums, ahead);
   for (int64_t q = 0; q < queries.count; ++q) {
     const auto& seen = queries.seen_by(q);
     int64_t at = 0;
@@ -178,7 +182,7 @@ inline void attend(const Keys& keys, const Queries& queries, Scratch& scratch) {
       add_border<1>(keys, seen, weights + q * stride, whole, at, sums + q * size);
     const __m512 total = _mm512_set1_ps(totals[q]);
     for (int64_t d = 0; d < size; d += kLanes)
-      _mm512_storeu_ps(queries.outputs + q * queries.rows.stride + d,
+      _mm512_storeu_ps(queries.output_of(q) + d,
                        _mm512_div_ps(_mm512_loadu_ps(sums + q * size + d), total));
   }
 }

@@ -14,6 +14,7 @@
 
 #include <immintrin.h>
 
+#include "ahead.h"
 #include "tiles.h"
 #include "vectors.h"
 
@@ -88,7 +89,8 @@ struct Numbers {
 
 // Scores [count, stride] of up to sixteen rows with blocks of sixteen keys, [size / 2, 16, 2].
 inline void score_by_vectors(const RowsOfTile& rows, int64_t count, const BFloat16* keys,
-                             int64_t blocks, int64_t size, float* scores, int64_t stride) {
+                             int64_t blocks, int64_t size, float* scores, int64_t stride,
+                             Ahead& ahead) {
   for (int64_t first = 0; first < count; first += kRowsOfVectors)
     with_count(count - first, [&](auto number) {
       constexpr int R = number();
@@ -97,6 +99,7 @@ inline void score_by_vectors(const RowsOfTile& rows, int64_t count, const BFloat
         const Numbers<R> some(rows, first, d, length);
         for (int64_t b = 0; b < blocks; ++b) {
           const BFloat16* from = keys + (b * size + d) * kLanes;
+          ahead.used(kTileBytes);
           Chains chains[R];
           for (int64_t i = 0; i < length; i += 2) {
             const __m512i key = _mm512_loadu_si512(from + i * kLanes);
@@ -117,13 +120,14 @@ inline void score_by_vectors(const RowsOfTile& rows, int64_t count, const BFloat
 // Sums [count, size] of `length` values, a multiple of 32, by up to sixteen rows of weights; values
 // are pairs, [size, 2].
 inline void sum_by_vectors(const RowsOfTile& weights, int64_t count, const BFloat16* values,
-                           int64_t length, int64_t size, float* sums) {
+                           int64_t length, int64_t size, float* sums, Ahead& ahead) {
   std::memset(sums, 0, count * size * sizeof(float));
   for (int64_t first = 0; first < count; first += kRowsOfVectors)
     with_count(count - first, [&](auto number) {
       constexpr int R = number();
       for (int64_t start = 0; start < length; start += kChain) {
         const Numbers<R> some(weights, first, start, kChain);
+        ahead.used(kChain * size * sizeof(BFloat16));
         for (int64_t d = 0; d < size; d += kLanes) {
           Chains chains[R];
           for (int64_t i = 0; i < kChain; i += 2) {
@@ -149,7 +153,7 @@ inline void sum_by_vectors(const RowsOfTile& weights, int64_t count, const BFloa
 
 // The same by tiles: all sixteen rows, and rubbish behind the last one.
 inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys, int64_t blocks,
-                           int64_t size, float* scores, int64_t stride) {
+                           int64_t size, float* scores, int64_t stride, Ahead& ahead) {
   settle();
   for (int64_t b = 0; b < blocks; b += 4) {
     const BFloat16* from = keys + b * size * kLanes;
@@ -159,6 +163,7 @@ inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys
 #define ENTMTP_SCORE(SUM, OPERAND)                                          \
   if (b + SUM < blocks) {                                                   \
     fetch_ahead(from + (SUM * size + d) * kLanes);                          \
+    ahead.used(kTileBytes);                                                 \
     _tile_loadd(OPERAND, from + (SUM * size + d) * kLanes, 64);             \
     _tile_dpbf16ps(SUM, 4, OPERAND);                                        \
   }
@@ -173,7 +178,7 @@ inline void score_by_tiles(const RowsOfTile& rows, int64_t, const BFloat16* keys
 }
 
 inline void sum_by_tiles(const RowsOfTile& weights, int64_t, const BFloat16* values,
-                         int64_t length, int64_t size, float* sums) {
+                         int64_t length, int64_t size, float* sums, Ahead& ahead) {
   settle();
   for (int64_t first = 0; first < size; first += 4 * kLanes) {
     ENTMTP_FOUR_TIMES(ENTMTP_ZERO)
@@ -182,6 +187,8 @@ inline void sum_by_tiles(const RowsOfTile& weights, int64_t, const BFloat16* val
       const BFloat16* from = values + j * size + 2 * first;
 #define ENTMTP_SUM(SUM, OPERAND)                                                      \
   if (first + SUM * kLanes < size) {                                                  \
+    fetch_ahead(values + j * size + (first / kLanes + SUM) * kTileBytes / 2);           \
+    ahead.used(kTileBytes);                                                           \
     _tile_loadd(OPERAND, from + 2 * SUM * kLanes, 2 * size * sizeof(BFloat16));       \
     _tile_dpbf16ps(SUM, 4, OPERAND);                                                  \
   }

@@ -14,6 +14,7 @@
 #include "attention.h"
 #include "embedding.h"
 #include "linear.h"
+#include "portions.h"
 #include "team.h"
 #include "vectors.h"
 #include "work.h"
@@ -59,7 +60,8 @@ struct Step {
 
 }  // extern "C"
 
-constexpr int64_t kLayerStages = 8;  // calls of `share` in one layer
+constexpr int64_t kLayerStages = 8;     // calls of `share` in one layer
+constexpr int64_t kLinesBesideRow = 8;  // asked for while a row is worked on
 
 // One forward of a body.
 class Forward {
@@ -68,21 +70,26 @@ class Forward {
       : body_(body), step_(step), team_(team), work_(work),
         num_rows_(step.num_sequences * step.num_rows),
         query_size_(body.num_heads * body.head_size),
-        key_blocks_((step.num_rows + kLanes - 1) / kLanes) {
+        key_blocks_((step.num_rows + kLanes - 1) / kLanes),
+        portions_(step.num_sequences, body.num_kv_heads, num_queries(), team.size()) {
     const int64_t widest = std::max(body.hidden_size, query_size_);
     work.rows.fit(num_rows_, widest);
     work.inner.fit(num_rows_, body.inner_size);
-    room(work.queries, (num_rows_ + kMostRows) * query_size_);  // tiles read behind the last
+    // Tiles read behind the last.
+    room(work.queries, num_rows_ * query_size_ + kMostRows * body.head_size);
     room(work.attended, num_rows_ * query_size_);
     room(work.keys, step.num_sequences * body.num_kv_heads * key_blocks_ * body.head_size * kLanes);
     work.scratch.resize(team.size());
     find_seen();
+    find_readings();
   }
 
   void run() {
     team_.run(num_stages(), [this](Worker& self) {
       TinyIsZero tiny;
       Tiles tiles(num_rows_);
+      const auto& readings = work_.readings[self.id];
+      self.ahead.plan(readings.data(), readings.size());
       if (step_.ids) embed_ids(self);
       for (int64_t index = 0; index < body_.num_layers; ++index) layer(self, index);
       team_.share(self, num_rows_, 1, [&](int64_t row) {
@@ -93,6 +100,9 @@ class Forward {
   }
 
  private:
+  int64_t group_size() const { return body_.num_heads / body_.num_kv_heads; }
+  int64_t num_queries() const { return step_.num_rows * group_size(); }
+  int64_t num_projected() const { return body_.num_heads + 2 * body_.num_kv_heads; }
   int num_stages() const { return static_cast<int>(kLayerStages * body_.num_layers + 2); }
 
   void find_seen() {
@@ -106,6 +116,50 @@ class Forward {
     }
   }
 
+  // What each thread is going to read, layer by layer: weights and keys of its own tasks.
+  void find_readings() {
+    work_.readings.resize(team_.size());
+    for (int id = 0; id < team_.size(); ++id) {
+      auto& readings = work_.readings[id];
+      readings.clear();
+      for (int64_t index = 0; index < body_.num_layers; ++index) {
+        const Layer& layer = body_.layers[index];
+        readings.push_back(own_part(team_, id, layer.query_key_value, num_projected()));
+        add_keys(readings, id, index);
+        readings.push_back(own_part(team_, id, layer.output, pairs_of(layer.output)));
+        readings.push_back(own_part(team_, id, layer.gate_up, layer.down.grouping().groups()));
+        readings.push_back(own_part(team_, id, layer.down, pairs_of(layer.down)));
+      }
+    }
+  }
+
+  void add_keys(std::vector<Reading>& readings, int id, int64_t index) const {
+    int64_t last = -1;
+    for (int64_t i = 0; i < portions_.per_thread(); ++i) {
+      const Portion portion = portions_.of_task(id * portions_.per_thread() + i);
+      const int64_t group = portion.sequence * body_.num_kv_heads + portion.kv_head;
+      if (!portion.count || group == last) continue;
+      last = group;
+      const Keys keys = keys_of(index, portion.sequence, portion.kv_head);
+      for (const BFloat16* memory : {keys.committed_keys, keys.committed_values}) {
+        const auto* start = reinterpret_cast<const uint8_t*>(memory);
+        readings.push_back({start, start + keys.length * keys.size * sizeof(BFloat16)});
+      }
+    }
+  }
+
+  enum class Part { kProjection, kAttention, kOutput, kGateUp, kDown };
+
+  // A part of layer `index` begins.
+  void enter(Worker& self, int64_t index, Part part) const {
+    const auto& readings = work_.readings[self.id];
+    const int64_t of_layer = static_cast<int64_t>(readings.size()) / body_.num_layers;
+    const int64_t place = static_cast<int64_t>(part);
+    const int64_t behind_keys = of_layer - 1 - static_cast<int64_t>(Part::kDown);
+    self.ahead.enter(readings.data() + index * of_layer + place +
+                     (part > Part::kAttention ? behind_keys : 0));
+  }
+
   void embed_ids(Worker& self) {
     team_.share(self, num_rows_, 1, [&](int64_t row) {
       embed(step_.embedding, step_.ids[row], step_.hidden + row * body_.hidden_size);
@@ -117,12 +171,17 @@ class Forward {
     const Rows attended = work_.rows.rows(layer.output);
     const Rows inner = work_.inner.rows(layer.down);
     normalise_and_put(self, layer.first_norm, work_.rows.rows(layer.query_key_value));
+    enter(self, index, Part::kProjection);
     project_heads(self, layer, index);
+    enter(self, index, Part::kAttention);
     attention(self, index);
     share_put(team_, self, work_.attended.data(), num_rows_, attended);
+    enter(self, index, Part::kOutput);
     add_product(self, layer.output, attended);
     normalise_and_put(self, layer.second_norm, work_.rows.rows(layer.gate_up));
+    enter(self, index, Part::kGateUp);
     gate_and_put(self, layer.gate_up, inner);
+    enter(self, index, Part::kDown);
     add_product(self, layer.down, inner);
   }
 
@@ -131,6 +190,7 @@ class Forward {
     team_.share(self, num_rows_, 1, [&](int64_t row) {
       float* normal = room(work_.scratch[self.id].row, size);
       normalise(step_.hidden + row * size, weight, size, body_.epsilon, normal);
+      self.ahead.fetch(kLinesBesideRow);
       put_row(normal, row, rows);
     });
   }
@@ -148,14 +208,17 @@ class Forward {
   void project_heads(Worker& self, const Layer& layer, int64_t index) {
     const int64_t size = body_.head_size, blocks = size / kBlock;
     const Rows rows = work_.rows.rows(layer.query_key_value);
-    team_.share(self, body_.num_heads + 2 * body_.num_kv_heads, 1, [&](int64_t head) {
+    team_.share(self, num_projected(), 1, [&](int64_t head) {
       float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
-      by_sixteen(num_rows_, [&](int64_t first, int64_t count) {
+      by_sixteen(self, num_rows_, [&](int64_t first, int64_t count) {
         for (int64_t block = 0; block < blocks; block += 2)
           multiply(layer.query_key_value, head * blocks + block,
                    std::min<int64_t>(2, blocks - block), rows, first, count, out + block * kBlock,
-                   size);
-        for (int64_t r = 0; r < count; ++r) place_head(layer, index, head, first + r, out + r * size);
+                   size, self.ahead);
+        for (int64_t r = 0; r < count; ++r) {
+          self.ahead.fetch(kLinesBesideRow);
+          place_head(layer, index, head, first + r, out + r * size);
+        }
       });
     });
   }
@@ -173,7 +236,9 @@ class Forward {
     const int64_t place = step_.positions[row] * (body_.rotary_size / 2);
     rotate(given, step_.cosines + place, step_.sines + place, body_.rotary_size);
     if (is_query) {
-      put_rounded(given, body_.scale, work_.queries.data() + row * query_size_ + head * size);
+      const int64_t at = row % step_.num_rows * group_size() + head % group_size();
+      put_rounded(given, body_.scale,
+                  queries(row / step_.num_rows, head / group_size()) + at * size);
       return;
     }
     BFloat16* key = new_row(step_.new_keys, index, row, kv_head);
@@ -193,13 +258,16 @@ class Forward {
     const int64_t size = inner.grouping.inputs(), pairs = size / kBlock;
     team_.share(self, inner.grouping.groups(), 1, [&](int64_t group) {
       float* out = room(work_.scratch[self.id].row, kRowsAtOnce * size);
-      by_sixteen(num_rows_, [&](int64_t first, int64_t count) {
+      by_sixteen(self, num_rows_, [&](int64_t first, int64_t count) {
         for (int64_t pair = 0; pair < pairs; ++pair)
           multiply_gated(
               matrix, group * pairs + pair, rows, first, count, out + pair * kBlock, size,
+              self.ahead,
               [](__m512 gate, __m512 up) { return _mm512_mul_ps(swish(gate), up); });
-        for (int64_t r = 0; r < count; ++r)
+        for (int64_t r = 0; r < count; ++r) {
+          self.ahead.fetch(kLinesBesideRow);
           put_group(out + r * size, first + r, group, inner);
+        }
       });
     });
   }
@@ -215,45 +283,34 @@ class Forward {
                                    body_.head_size * kLanes;
   }
 
-  // A task is some rows of all heads that share keys, so that those are read once. What would be
-  // left over for a part of the team is shared head by head.
   void attention(Worker& self, int64_t index) {
-    const int64_t heads = body_.num_heads / body_.num_kv_heads;
-    const int64_t portions = (step_.num_rows + kMostRows - 1) / kMostRows;
-    const int64_t groups = step_.num_sequences * portions * body_.num_kv_heads;
-    const int64_t whole = groups / team_.size() * team_.size();
-    team_.share(self, whole + (groups - whole) * heads, 1, [&](int64_t task) {
-      const bool is_whole = task < whole;
-      const int64_t group = is_whole ? task : whole + (task - whole) / heads;
-      const int64_t kv_head = group % body_.num_kv_heads, portion = group / body_.num_kv_heads;
-      const int64_t head = kv_head * heads + (is_whole ? 0 : (task - whole) % heads);
-      attend_portion(self, index, portion / portions, portion % portions * kMostRows, head,
-                     is_whole ? heads : 1);
+    Tiles::set(num_queries());
+    team_.share(self, portions_.num_tasks(), 1, [&](int64_t task) {
+      const Portion portion = portions_.of_task(task);
+      if (portion.count) attend_portion(self, index, portion);
     });
+    Tiles::set(num_rows_);
   }
 
-  // Few rows are sooner done by vectors, for all heads at once.
-  void attend_portion(Worker& self, int64_t index, int64_t sequence, int64_t first, int64_t head,
-                      int64_t num_heads) {
-    const Keys keys = keys_of(index, sequence, head / (body_.num_heads / body_.num_kv_heads));
-    const int64_t size = body_.head_size, count = std::min(kMostRows, step_.num_rows - first);
-    const int64_t row = sequence * step_.num_rows + first;
-    const auto attend_some = [&](int64_t row, int64_t head, int64_t stride, int64_t count,
-                                 bool by_tiles) {
-      const int64_t at = row * query_size_ + head * size;
-      attend(keys,
-             Queries{RowsOfTile{work_.queries.data() + at, stride}, count, &work_.seen[row],
-                     stride == size, work_.attended.data() + at, by_tiles},
-             work_.scratch[self.id]);
-    };
-    if (num_rows_ > kFewRows && tiles_take(size)) {
-      for (int64_t i = 0; i < num_heads; ++i)
-        attend_some(row, head + i, query_size_, count, true);
-    } else {
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t i = 0; i < num_heads; i += kMostRows)
-          attend_some(row + r, head + i, size, std::min(kMostRows, num_heads - i), false);
-    }
+  void attend_portion(Worker& self, int64_t index, const Portion& portion) {
+    const int64_t size = body_.head_size, row = portion.sequence * step_.num_rows;
+    const int64_t front = portion.kv_head * group_size() * size;
+    self.ahead.again(!portion.is_first);
+    attend(keys_of(index, portion.sequence, portion.kv_head),
+           Queries{{queries(portion.sequence, portion.kv_head) + portion.first * size, size},
+                   portion.first,
+                   portion.count,
+                   group_size(),
+                   &work_.seen[row],
+                   work_.attended.data() + row * query_size_ + front,
+                   query_size_},
+           work_.scratch[self.id], self.ahead);
+  }
+
+  // A sequence's queries for one head of keys, [T, heads, D].
+  BFloat16* queries(int64_t sequence, int64_t kv_head) const {
+    return work_.queries.data() + sequence * step_.num_rows * query_size_ +
+           kv_head * num_queries() * body_.head_size;
   }
 
   Keys keys_of(int64_t index, int64_t sequence, int64_t kv_head) const {
@@ -273,6 +330,7 @@ class Forward {
   Team& team_;
   Workspace& work_;
   const int64_t num_rows_, query_size_, key_blocks_;
+  const Portions portions_;
 };
 
 }  // namespace entmtp

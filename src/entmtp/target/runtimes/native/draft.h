@@ -121,6 +121,7 @@ class Drafting {
     room(work.logits, total_ * asked.output->num_outputs);
     room(work.ids, total_ * asked.num_children);
     room(work.log_probs, total_ * asked.num_children);
+    find_readings();
   }
 
   void run() {
@@ -128,6 +129,8 @@ class Drafting {
     const bool is_projected = asked_.heads->projection.packed;
     team_.run(static_cast<int>(7 + 2 * num_blocks), [&](Worker& self) {
       Tiles tiles(total_);
+      const auto& readings = work_.readings[self.id];
+      self.ahead.plan(readings.data(), static_cast<int64_t>(readings.size()));
       if (asked_.heads->first.packed)
         share_first(self);
       else
@@ -145,6 +148,34 @@ class Drafting {
   }
 
  private:
+  void find_readings() {
+    const Head& head = *asked_.heads;
+    work_.readings.resize(team_.size());
+    for (int id = 0; id < team_.size(); ++id) {
+      auto& readings = work_.readings[id];
+      readings.clear();
+      if (head.first.packed)
+        readings.push_back(own_part(team_, id, head.first, head.first.blocks() / 2));
+      for (int64_t b = 0; b < head.num_blocks; ++b)
+        add_squares(readings, id, [b](const Head& head) -> const Matrix& { return head.blocks[b]; });
+      if (head.projection.packed)
+        add_squares(readings, id, [](const Head& head) -> const Matrix& { return head.projection; });
+      readings.push_back(own_part(team_, id, *asked_.output, pairs_of(*asked_.output)));
+    }
+  }
+
+  // A thread's own tasks of `share_square` may be of several heads.
+  template <class MatrixOf>
+  void add_squares(std::vector<Reading>& readings, int id, MatrixOf matrix_of) const {
+    const int64_t pairs = size_ / kPair, tasks = asked_.num_heads * pairs;
+    for (int64_t head = 0; head < asked_.num_heads; ++head) {
+      const int64_t first = std::max<int64_t>(team_.first_of(id, tasks) - head * pairs, 0);
+      const int64_t last = std::min(team_.first_of(id + 1, tasks) - head * pairs, pairs);
+      if (first < last)
+        readings.push_back(part_of(matrix_of(asked_.heads[head]), pairs, first, last));
+    }
+  }
+
   float* state(int64_t row) const { return work_.state.data() + row * size_; }
 
   void share_first(Worker& self) {
@@ -153,9 +184,9 @@ class Drafting {
     share_put(team_, self, asked_.rows, num_rows_, rows);
     const int64_t pairs = first.blocks() / 2;
     team_.share(self, pairs, grain(team_, pairs), [&](int64_t pair) {
-      by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
+      by_sixteen(self, num_rows_, [&](int64_t start, int64_t count) {
         multiply_gated(
-            first, pair, rows, start, count, state(start) + pair * kBlock, size_,
+            first, pair, rows, start, count, state(start) + pair * kBlock, size_, self.ahead,
             [](__m512 gate, __m512 skip) { return _mm512_add_ps(skip, swish(gate)); });
       });
     });
@@ -175,10 +206,11 @@ class Drafting {
     const int64_t pairs = size_ / kPair, tasks = asked_.num_heads * pairs;
     team_.share(self, tasks, grain(team_, tasks), [&](int64_t task) {
       const int64_t head = task / pairs, pair = task % pairs;
-      by_sixteen(num_rows_, [&](int64_t start, int64_t count) {
+      by_sixteen(self, num_rows_, [&](int64_t start, int64_t count) {
         alignas(64) float out[kRowsAtOnce * kPair];
         const int64_t front = head * num_rows_ + start;
-        multiply(matrix_of(asked_.heads[head]), 2 * pair, 2, rows, front, count, out, kPair);
+        multiply(matrix_of(asked_.heads[head]), 2 * pair, 2, rows, front, count, out, kPair,
+                 self.ahead);
         for (int64_t i = 0; i < count * 2; ++i)
           take(state(front + i / 2) + (2 * pair + i % 2) * kBlock,
                _mm512_load_ps(out + i * kBlock));

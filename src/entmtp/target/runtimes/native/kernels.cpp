@@ -44,6 +44,8 @@ void multiply_rows(const Matrix& matrix, const float* rows, int64_t num_rows, Te
   team.run(2, [&](Worker& self) {
     TinyIsZero tiny;
     Tiles tiles(num_rows);
+    const Reading own = own_part(team, self.id, matrix, pairs_of(matrix));
+    self.ahead.plan(&own, 1);
     share_put(team, self, rows, num_rows, taken);
     share_product(team, self, matrix, taken, num_rows,
                   [&](int64_t block, int64_t row, const float* some) {

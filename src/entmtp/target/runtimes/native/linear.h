@@ -45,9 +45,9 @@ inline void put_row(const float* row, int64_t index, const Rows& into) {
 // Outputs of one or two neighbouring blocks for up to sixteen rows: `out` is [count, stride].
 // Memory of `rows` and `out` reaches to the next multiple of sixteen.
 inline void multiply(const Matrix& matrix, int64_t block, int64_t num_blocks, const Rows& rows,
-                     int64_t first, int64_t count, float* out, int64_t stride) {
+                     int64_t first, int64_t count, float* out, int64_t stride, Ahead& ahead) {
   (matrix.is_bfloat16 ? multiply_bfloat16 : multiply_int8)(matrix, block, num_blocks, rows, first,
-                                                           count, out, stride);
+                                                           count, out, stride, ahead);
   if (!matrix.bias) return;
   for (int64_t i = 0; i < num_blocks; ++i) {
     const __m512 bias = _mm512_loadu_ps(matrix.bias + (block + i) * kBlock);

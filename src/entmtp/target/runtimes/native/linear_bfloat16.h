@@ -52,10 +52,10 @@ inline void round_part(const float* from, int64_t index, int64_t start, int64_t 
 // `out` reaches to the sixteenth.
 inline void multiply_bfloat16(const Matrix& matrix, int64_t block, int64_t num_blocks,
                               const Rows& rows, int64_t first, int64_t count, float* out,
-                              int64_t stride) {
+                              int64_t stride, Ahead& ahead) {
   const auto* halves = reinterpret_cast<const BFloat16*>(matrix.packed);
   score_by_tiles({rows.halves + first * rows.width, rows.width}, count,
-                 halves + block * kBlock * rows.width, num_blocks, rows.width, out, stride);
+                 halves + block * kBlock * rows.width, num_blocks, rows.width, out, stride, ahead);
 }
 
 }  // namespace entmtp

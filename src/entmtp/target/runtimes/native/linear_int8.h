@@ -19,6 +19,7 @@
 
 #include <immintrin.h>
 
+#include "ahead.h"
 #include "matrix.h"
 #include "tiles.h"
 #include "vectors.h"
@@ -26,6 +27,7 @@
 namespace entmtp {
 
 constexpr int64_t kLine = 64;
+constexpr int64_t kLinesBesideSum = 4;  // asked for while sums of a row are taken up
 
 inline int64_t scale_bytes(const Grouping& grouping) {
   const int64_t bytes = grouping.groups() * kBlock * sizeof(BFloat16);
@@ -120,7 +122,7 @@ inline __m512 scales_of(const Block& block, int64_t group) {
 // Up to four rows, by dot products of four bytes: `out` is [R, stride].
 template <int R>
 inline void multiply_few(const Block& block, const Rows& rows, int64_t first, float* out,
-                         int64_t stride) {
+                         int64_t stride, Ahead& ahead) {
   const int64_t groups = rows.grouping.groups(), span = rows.grouping.span;
   const __m512i offset = _mm512_set1_epi8(-128);  // its bit turns q into q + 128
   __m512 total[R];
@@ -133,6 +135,7 @@ inline void multiply_few(const Block& block, const Rows& rows, int64_t first, fl
       sum[r] = _mm512_set1_epi32(rows.opening[(first + r) * groups + g]);
     for (int64_t t = 0; t < span; ++t, tile += kTileBytes, whole += kTileInputs) {
       fetch_ahead(tile);
+      ahead.used(kTileBytes);
 #pragma GCC unroll 16
       for (int k = 0; k < 16; ++k) {
         const __m512i weight = _mm512_xor_si512(_mm512_loadu_si512(tile + 64 * k), offset);
@@ -156,13 +159,14 @@ inline void multiply_few(const Block& block, const Rows& rows, int64_t first, fl
 // be written out; two of these in turn do not wait for each other's.
 #define ENTMTP_SUMS_OF_GROUP(NAME, ONE, OTHER)                                                   \
   inline void NAME(const uint8_t* one, const uint8_t* other, const int8_t* whole, int64_t width, \
-                   int64_t span, int32_t* sums) {                                                \
+                   int64_t span, int32_t* sums, Ahead& ahead) {                                  \
     settle();                                                                                    \
     _tile_zero(ONE);                                                                             \
     _tile_zero(OTHER);                                                                           \
     for (int64_t t = 0; t < span; ++t) {                                                         \
       fetch_ahead(one + t * kTileBytes);                                                         \
       fetch_ahead(other + t * kTileBytes);                                                       \
+      ahead.used(2 * kTileBytes);                                                                \
       _tile_loadd(4, whole + t * kTileInputs, width);                                            \
       _tile_loadd(5, one + t * kTileBytes, 64);                                                  \
       _tile_dpbssd(ONE, 4, 5);                                                                   \
@@ -179,7 +183,7 @@ ENTMTP_SUMS_OF_GROUP(sums_of_odd_group, 2, 3)
 // Up to sixteen rows of two blocks at once, by products of tiles: the same whole numbers, the same
 // floats. `out` is [count, stride], of the first or of both, one block's outputs behind the other's.
 inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Rows& rows,
-                          int64_t first, int64_t count, float* out, int64_t stride) {
+                          int64_t first, int64_t count, float* out, int64_t stride, Ahead& ahead) {
   constexpr int64_t kMostGroups = 12;  // whose sums wait, in the nearest cache, to be taken up
   constexpr int64_t kSums = kRowsAtOnce * kBlock;
   const int64_t groups = rows.grouping.groups(), span = rows.grouping.span;
@@ -191,12 +195,13 @@ inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Ro
       const int64_t at = g * span * kTileBytes;
       const auto sums_of_group = g % 2 ? sums_of_odd_group : sums_of_even_group;
       sums_of_group(blocks[0].tiles + at, blocks[1].tiles + at, whole, rows.width, span,
-                    sums[g - start][0]);
+                    sums[g - start][0], ahead);
     }
     for (int64_t i = 0; i < num_blocks; ++i) {
       __m512 scales[kMostGroups];
       for (int64_t g = start; g < stop; ++g) scales[g - start] = scales_of(blocks[i], g);
       for (int64_t r = 0; r < count; ++r) {
+        ahead.fetch(kLinesBesideSum);
         float* into = out + r * stride + i * kBlock;
         __m512 total = start ? _mm512_loadu_ps(into) : _mm512_setzero_ps();
         for (int64_t g = start; g < stop; ++g)
@@ -211,12 +216,12 @@ inline void multiply_many(const Block (&blocks)[2], int64_t num_blocks, const Ro
 
 // Outputs `[count, stride]` of one or two neighbouring blocks for up to sixteen rows.
 inline void multiply_int8(const Matrix& matrix, int64_t block, int64_t num_blocks, const Rows& rows,
-                          int64_t first, int64_t count, float* out, int64_t stride) {
+                          int64_t first, int64_t count, float* out, int64_t stride, Ahead& ahead) {
   const Block blocks[2] = {Block(matrix.packed, rows.grouping, block),
                            Block(matrix.packed, rows.grouping, block + num_blocks - 1)};
 #ifdef __AMX_INT8__
   if (count > kFewRows) {
-    multiply_many(blocks, num_blocks, rows, first, count, out, stride);
+    multiply_many(blocks, num_blocks, rows, first, count, out, stride, ahead);
     return;
   }
 #endif
@@ -224,10 +229,10 @@ inline void multiply_int8(const Matrix& matrix, int64_t block, int64_t num_block
     for (int64_t done = 0; done < count; done += 4) {
       float* some = out + done * stride + i * kBlock;
       switch (count - done) {
-        case 1: multiply_few<1>(blocks[i], rows, first + done, some, stride); break;
-        case 2: multiply_few<2>(blocks[i], rows, first + done, some, stride); break;
-        case 3: multiply_few<3>(blocks[i], rows, first + done, some, stride); break;
-        default: multiply_few<4>(blocks[i], rows, first + done, some, stride);
+        case 1: multiply_few<1>(blocks[i], rows, first + done, some, stride, ahead); break;
+        case 2: multiply_few<2>(blocks[i], rows, first + done, some, stride, ahead); break;
+        case 3: multiply_few<3>(blocks[i], rows, first + done, some, stride, ahead); break;
+        default: multiply_few<4>(blocks[i], rows, first + done, some, stride, ahead);
       }
     }
 }

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "ahead.h"
+
 namespace entmtp {
 
 // A moment of waiting. Not the processor's own `pause`: on a virtual machine many of them in a row
@@ -38,6 +40,7 @@ inline void wait_until(Ready ready) {
 struct Worker {
   int id;
   int stage = 0;  // how often it has shared
+  Ahead ahead = {};
 };
 
 class Team {
@@ -51,11 +54,10 @@ class Team {
   // Let every thread run `job`, which shares `num_stages` times at the most; one caller at a time.
   void run(int num_stages, const std::function<void(Worker&)>& job) {
     std::lock_guard<std::mutex> alone(callers_);
-    if (num_stages > static_cast<int>(stages_.size())) stages_ = std::vector<Stage>(num_stages);
-    for (int i = 0; i < num_stages; ++i) {
-      stages_[i].next.store(0, std::memory_order_relaxed);
-      stages_[i].done.store(0, std::memory_order_relaxed);
-    }
+    const int num_counters = num_stages * (size_ + 1);
+    if (num_counters > static_cast<int>(counters_.size()))
+      counters_ = std::vector<Counter>(num_counters);
+    for (int i = 0; i < num_counters; ++i) counters_[i].value.store(0, std::memory_order_relaxed);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
@@ -70,31 +72,42 @@ class Team {
 
   // Inside a job: share out tasks 0..count-1 in portions of `grain`, and wait for all of them.
   //
-  // What is waited for are tasks and not threads: one that is not running just now holds nobody up
-  // unless it has a task in hand. It passes over what was done without it.
+  // Each thread begins with tasks of its own, the same ones in every step, and then helps the
+  // others with theirs. What is waited for are tasks and not threads: one that is not running just
+  // now holds nobody up unless it has a task in hand. It passes over what was done without it.
   template <class Task>
   void share(Worker& self, int64_t count, int64_t grain, Task task) {
     if (size_ == 1) {
       for (int64_t i = 0; i < count; ++i) task(i);
       return;
     }
-    Stage& stage = stages_[self.stage++];
-    for (;;) {
-      const int64_t start = stage.next.fetch_add(grain, std::memory_order_relaxed);
-      if (start >= count) break;
-      const int64_t stop = start + grain < count ? start + grain : count;
-      for (int64_t i = start; i < stop; ++i) task(i);
-      stage.done.fetch_add(stop - start, std::memory_order_acq_rel);
+    Counter* const begun = counters_.data() + self.stage++ * (size_ + 1);
+    std::atomic<int64_t>& done = begun[size_].value;
+    for (int i = 0; i < size_ && done.load(std::memory_order_relaxed) < count; ++i) {
+      const int whose = (self.id + i) % size_;
+      const int64_t first = first_of(whose, count), length = first_of(whose + 1, count) - first;
+      std::atomic<int64_t>& next = begun[whose].value;
+      while (next.load(std::memory_order_relaxed) < length) {
+        const int64_t start = next.fetch_add(grain, std::memory_order_relaxed);
+        if (start >= length) break;
+        const int64_t stop = start + grain < length ? start + grain : length;
+        for (int64_t j = start; j < stop; ++j) task(first + j);
+        done.fetch_add(stop - start, std::memory_order_acq_rel);
+      }
     }
-    wait_until([&] { return stage.done.load(std::memory_order_acquire) >= count; });
+    self.ahead.fetch(kLinesBeforeWaiting);
+    wait_until([&] { return done.load(std::memory_order_acquire) >= count; });
   }
+
+  // The first task of a thread's own.
+  int64_t first_of(int id, int64_t count) const { return count * id / size_; }
 
  private:
   static constexpr int kSpins = 400000;  // about a millisecond, the host's share of a step
+  static constexpr int64_t kLinesBeforeWaiting = 16;
 
-  struct alignas(64) Stage {
-    std::atomic<int64_t> next{0};
-    alignas(64) std::atomic<int64_t> done{0};
+  struct alignas(64) Counter {
+    std::atomic<int64_t> value{0};
   };
 
   void work(int id) {
@@ -119,7 +132,7 @@ class Team {
   }
 
   const int size_;
-  std::vector<Stage> stages_;
+  std::vector<Counter> counters_;  // of each stage: begun tasks of each thread, and those done
   std::mutex callers_, mutex_;
   std::condition_variable wake_;
   const std::function<void(Worker&)>* job_ = nullptr;

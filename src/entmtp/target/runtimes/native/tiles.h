@@ -29,7 +29,10 @@ inline void settle() { asm volatile("" ::: "memory"); }
 // rows (0 to 3 for sums, 4 for rows), and 5 and 6 for weights.
 class Tiles {
  public:
-  explicit Tiles(int64_t num_rows) {
+  explicit Tiles(int64_t num_rows) { set(num_rows); }
+  ~Tiles() { _tile_release(); }
+
+  static void set(int64_t num_rows) {
     alignas(64) uint8_t config[64] = {1};  // palette 1; from byte 16 on widths, from 48 on heights
     for (int i = 0; i < 7; ++i) {
       config[16 + 2 * i] = 64;
@@ -38,12 +41,12 @@ class Tiles {
     settle();
     _tile_loadconfig(config);
   }
-  ~Tiles() { _tile_release(); }
 };
 #else
 class Tiles {
  public:
   explicit Tiles(int64_t) {}
+  static void set(int64_t) {}
 };
 #endif
 

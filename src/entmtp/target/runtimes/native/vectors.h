@@ -155,14 +155,14 @@ struct Largest {
   float value = -INFINITY;
   int64_t place = 0;
 
-  // Up to sixteen numbers, which stand behind those considered before.
+  // Up to sixteen numbers, the first of which stands at `first`.
   void consider(const float* some, int64_t count, int64_t first) {
     const __mmask16 real = static_cast<__mmask16>(count < 16 ? (1 << count) - 1 : 0xffff);
-    unsigned better = _mm512_mask_cmp_ps_mask(real, _mm512_loadu_ps(some), _mm512_set1_ps(value),
-                                              _CMP_GT_OQ);
-    for (; better; better &= better - 1) {
-      const int at = __builtin_ctz(better);
-      if (some[at] > value) *this = {some[at], first + at};
+    unsigned as_good = _mm512_mask_cmp_ps_mask(real, _mm512_loadu_ps(some), _mm512_set1_ps(value),
+                                               _CMP_GE_OQ);
+    for (; as_good; as_good &= as_good - 1) {
+      const int at = __builtin_ctz(as_good);
+      consider(Largest{some[at], first + at});
     }
   }
 
