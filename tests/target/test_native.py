@@ -173,6 +173,22 @@ def test_a_processor_without_tiles_computes_the_same_bits(
         library.kernels.cache_clear()
 
 
+@pytest.mark.parametrize("number_format", FORMATS)
+@torch.inference_mode()
+def test_any_number_of_threads_computes_the_same_bits(number_format: str) -> None:
+    """Fewer threads than tasks of a stage, as many, and more than there are."""
+    ids = torch.randint(8, (1, 200), generator=torch.Generator().manual_seed(2))
+    before = torch.get_num_threads()
+    answers = []
+    try:
+        for count in (1, 2, 3, 7):
+            torch.set_num_threads(count)
+            answers.append(answer(with_heads_of(64, number_format), ids))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(states, answers[0]) for states in answers[1:])
+
+
 def answer(target: TargetModel, ids: torch.Tensor) -> torch.Tensor:
     """Hidden states of a prompt, of a few rows behind it, and of one."""
     cache = target.new_cache(1, 1)
