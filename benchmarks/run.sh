@@ -23,7 +23,7 @@ eager=(--runtime eager --dtype bfloat16)
     --methods plain,hydra-best --json | last_line "$results/padded-bfloat16.json"
 .venv/bin/python benchmarks/identity.py --prompts "${files[@]}" --limit 60 --max-tokens 128 \
     --out "$results/identity-float32.json"
-.venv/bin/python benchmarks/batch.py --out "$results/batch-int8.json"
+.venv/bin/python benchmarks/batch.py --max-tokens 96 --out "$results/batch-int8.json"
 .venv/bin/python benchmarks/runtime_steps.py --out "$results/runtime-steps.json"
 .venv/bin/python benchmarks/runtime_steps.py --competitors 1 --out "$results/runtime-steps-busy.json"
 .venv/bin/python benchmarks/perplexity.py --texts "${files[@]}" --limit 120 \
