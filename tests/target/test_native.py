@@ -227,6 +227,13 @@ def test_noise_is_that_of_the_definition() -> None:
     assert (found - expected).abs().max() < 1e-5  # the smallest, of uniforms next to 1, among them
 
 
+@pytest.mark.parametrize("number_format", FORMATS)
+def test_no_rows_have_no_outputs(number_format: str) -> None:
+    matrix = PackedMatrix(random(32, 64), number_format=number_format)
+    assert matrix(torch.zeros(0, 64), 2).shape == (0, 32)
+    assert len(matrix.largest(torch.zeros(0, 64), 2)) == 0
+
+
 def test_rows_of_zeros_and_of_large_numbers() -> None:
     matrix = PackedMatrix(random(32, 64))
     rows = torch.stack([torch.zeros(64), 1e20 * random(64), 1e-20 * random(64)])

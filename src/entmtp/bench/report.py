@@ -45,7 +45,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         f" {settings['speedup']}",
         "tok/step: mean acceptance length, the bonus token included",
         f"same: prompts whose every token equals {BASELINE}'s; ratio: the largest gap between two"
-        " tokens at a first difference over the rounding error there, case L02"
+        " tokens at a first difference over the rounding error there"
         f" (up to {MAX_RATIO:g} it is rounding)",
         "d/v/h: draft, verify and host share of the time behind the first token",
         f"{machine['processor']}, {machine['num_threads']} threads, load"

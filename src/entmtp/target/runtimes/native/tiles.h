@@ -33,10 +33,12 @@ class Tiles {
   ~Tiles() { _tile_release(); }
 
   static void set(int64_t num_rows) {
+    // No tile has a width and no height, whoever multiplies nothing.
+    const int64_t height = std::min<int64_t>(std::max<int64_t>(num_rows, 1), 16);
     alignas(64) uint8_t config[64] = {1};  // palette 1; from byte 16 on widths, from 48 on heights
     for (int i = 0; i < 7; ++i) {
       config[16 + 2 * i] = 64;
-      config[48 + i] = static_cast<uint8_t>(i < 5 ? std::min<int64_t>(num_rows, 16) : 16);
+      config[48 + i] = static_cast<uint8_t>(i < 5 ? height : 16);
     }
     settle();
     _tile_loadconfig(config);
