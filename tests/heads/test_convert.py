@@ -128,6 +128,13 @@ def test_what_a_layout_cannot_hold_is_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
+def test_weights_may_be_read_by_whom_the_other_files_may(tmp_path: Path) -> None:
+    save_heads(heads_of("medusa", "own"), tmp_path / "own", TARGET, {}, torch.float32)
+    convert_heads(tmp_path / "own", tmp_path / "vllm", "vllm", TARGET)
+    for folder in ("own", "vllm"):
+        assert len({path.stat().st_mode for path in (tmp_path / folder).iterdir()}) == 1
+
+
 def test_a_prefix_layer_of_other_sizes_is_refused(tmp_path: Path) -> None:
     heads = random_heads(TARGET, "hydra++")
     save_heads(heads, tmp_path / "own", TARGET, {}, torch.float32)

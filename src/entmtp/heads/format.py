@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from entmtp.data.cache import Progress
 from entmtp.data.strict_json import parse_json
@@ -65,7 +65,7 @@ def save_heads(
         "provenance": dict(provenance),
     }
     half = folder / f".{WEIGHTS_NAME}"
-    save_file(tensors, half)
+    half.write_bytes(save(tensors))  # `save_file` makes files that their owner alone can read
     half.replace(folder / WEIGHTS_NAME)
     _write_json(folder / SPECULATORS_NAME, speculators_config(heads.config, target))
     _write_json(folder / CONFIG_NAME, description)

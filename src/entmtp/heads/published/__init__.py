@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from entmtp.errors import HeadsError
 from entmtp.heads.base import DraftHeads
@@ -74,7 +74,8 @@ def write_published(heads: DraftHeads, target: TargetModel, layout: str, folder:
     # Copies: torch would write the whole storage behind each view.
     tensors = {name: value.detach().cpu().clone() for name, value in files.tensors.items()}
     if files.weights_name.endswith(".safetensors"):
-        save_file(tensors, folder / files.weights_name, metadata={"format": "pt"})
+        # `save_file` makes files that their owner alone can read.
+        (folder / files.weights_name).write_bytes(save(tensors, metadata={"format": "pt"}))
     else:
         torch.save(tensors, folder / files.weights_name)
     config = {**files.config, "entmtp": {"base": describe_base(target)}}
