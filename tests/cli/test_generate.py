@@ -209,7 +209,7 @@ def test_B10_an_empty_prompt_is_refused_before_loading(prompt: str, capsys: Capt
         (["--policy", "static"], "needs draft heads"),
         (["--tree", "chain-2"], "needs draft heads"),
         (["--acceptance", "typical"], "needs drafts"),
-        (["--policy", "odd"], "'odd' is not one of"),
+        (["--policy", "odd"], "'--policy': 'odd' is not one of"),
         (["--heads", "nowhere"], "no draft heads at nowhere"),
         (["--dtype", "int3"], "unknown dtype 'int3'"),
         (["--device", "abacus"], "unknown device 'abacus'"),

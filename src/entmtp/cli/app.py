@@ -72,7 +72,8 @@ def run_command(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "entmtp"
-        return _complain(f"{error.format_message()} (see `{command} --help`)")
+        message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        return _complain(f"{message} (see `{command} --help`)")
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
