@@ -110,3 +110,11 @@ def test_unwritable_cache_is_one_line(tmp_path: Path) -> None:
         new_folder(tmp_path / "cache" / "thing", SOURCE),
     ):
         pytest.fail("there is no folder to work in")
+
+
+def test_a_private_writers_file_may_be_read_as_any_other(final: Path) -> None:
+    with new_folder(final, SOURCE) as folder:
+        (folder / "tensors").write_text("content")
+        (folder / "tensors").chmod(0o600)
+        write_manifest(folder, SOURCE)
+    assert len({path.stat().st_mode for path in final.iterdir()}) == 1

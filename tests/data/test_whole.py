@@ -46,3 +46,11 @@ def test_an_error_about_something_else_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught, whole(tmp_path / "file"):
         (tmp_path / "elsewhere").read_text()
     assert caught.value.filename == str(tmp_path / "elsewhere")
+
+
+def test_a_private_writers_file_may_be_read_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    with whole(tmp_path / "file") as half:
+        half.write_text("new")
+        half.chmod(0o600)
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode

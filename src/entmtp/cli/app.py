@@ -72,6 +72,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "entmtp"
+        # What pydantic puts in front of a check's own words, and a full stop before the brackets.
         message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
         return _complain(f"{message} (see `{command} --help`)")
     except (KeyboardInterrupt, typer.Abort):

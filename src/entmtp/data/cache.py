@@ -100,11 +100,19 @@ def new_folder(final: Path, source: Mapping[str, str]) -> Iterator[Path]:
         raise _unwritable(final, error) from None
     try:
         yield part
+        _open_to_readers(part)
         _put(part, final, source)
     except OSError as error:
         raise _unwritable(final, error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _open_to_readers(part: Path) -> None:
+    """Whoever may read the folder may read its files; safetensors makes some for their owner."""
+    readable = part.stat().st_mode & 0o444
+    for path in part.rglob("*"):
+        path.chmod(path.stat().st_mode | readable)
 
 
 def _put(part: Path, final: Path, source: Mapping[str, str]) -> None:

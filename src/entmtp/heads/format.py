@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 
 from entmtp.data.cache import Progress
 from entmtp.data.strict_json import parse_json
+from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError, HeadsError
 from entmtp.heads.base import DraftHeads, HeadsConfig, PrefixShape
 from entmtp.heads.fit import check_base, check_size, check_tensors, describe_base
@@ -64,17 +65,15 @@ def save_heads(
         "base": describe_base(target),
         "provenance": dict(provenance),
     }
-    half = folder / f".{WEIGHTS_NAME}"
-    half.write_bytes(save(tensors))  # `save_file` makes files that their owner alone can read
-    half.replace(folder / WEIGHTS_NAME)
+    with whole(folder / WEIGHTS_NAME) as half:
+        save_file(tensors, half)
     _write_json(folder / SPECULATORS_NAME, speculators_config(heads.config, target))
     _write_json(folder / CONFIG_NAME, description)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    half = path.with_name(f".{path.name}")
-    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    half.replace(path)
+    with whole(path) as half:
+        half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class HeadsDescription(NamedTuple):

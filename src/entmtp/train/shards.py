@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from entmtp.data.strict_json import number, parse_json
+from entmtp.data.whole import whole
 from entmtp.errors import ArtefactError
 from entmtp.train.rows import Row, content_key, prompt_key
 
@@ -85,11 +86,9 @@ def write_shard(
     }
     names = [{"id": r.id, "kind": r.kind, "temperature": r.temperature} for r in rows]
     path = folder / f"features-{number:05d}.safetensors"
-    half = folder / f".{path.name}"
-    save_file(
-        placed, half, {"schema_version": SCHEMA_VERSION, "rows": json.dumps(names), **made_by}
-    )
-    half.replace(path)
+    content = {"schema_version": SCHEMA_VERSION, "rows": json.dumps(names), **made_by}
+    with whole(path) as half:
+        save_file(placed, half, content)
     return path
 
 

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import save_file
 
+from entmtp.data.whole import whole
 from entmtp.errors import HeadsError
 from entmtp.heads.base import DraftHeads
 from entmtp.heads.fit import check_base, describe_base, listed
@@ -74,8 +75,8 @@ def write_published(heads: DraftHeads, target: TargetModel, layout: str, folder:
     # Copies: torch would write the whole storage behind each view.
     tensors = {name: value.detach().cpu().clone() for name, value in files.tensors.items()}
     if files.weights_name.endswith(".safetensors"):
-        # `save_file` makes files that their owner alone can read.
-        (folder / files.weights_name).write_bytes(save(tensors, metadata={"format": "pt"}))
+        with whole(folder / files.weights_name) as half:
+            save_file(tensors, half, metadata={"format": "pt"})
     else:
         torch.save(tensors, folder / files.weights_name)
     config = {**files.config, "entmtp": {"base": describe_base(target)}}
